@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import (
     PRIORITIES,
     Action,
@@ -36,6 +35,7 @@ from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, Ga
 from cortex_plane.gates.rules.answers import answer, meant
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyVerdict
 
 SIZES = (10, 1_000, 100_000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import CallFacts, PolicyRow, PolicySet, PolicyVerdict, Template
 from cortex_plane.policies.rules.engine import CompiledPolicies
 

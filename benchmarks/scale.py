@@ -36,7 +36,7 @@ from cortex_plane.db.database import NOBODY
 from cortex_plane.embedded import EmbeddedPostgres
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.verbs import steering, workers
-from cortex_plane.proof.verbs import roots
+from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events as session_events
 
 JOBS = 200_000
@@ -300,7 +300,7 @@ MEASURED: dict[str, Operation] = {
     "time of the next deadline": _verb(lambda on: deadlines.seconds_to_next(on.world.db)),
     "adoption": _verb(lambda on: workers.adopt_jobs(on.world.db, NOBODY, "scale", 3)),
     "signals that wait": _verb(lambda on: steering.deliver_waiting_signals(on.world.db)),
-    "signed roots": _verb(lambda on: roots.keep_roots(on.world.db)),
+    "signed roots": _verb(lambda on: audit.keep_roots(on.world.db)),
     "inbox page": _verb(lambda on: approvals.list_inbox(on.strict.db, on.strict.admin.actor, 50)),
     "inbox, what ended": _verb(lambda on: approvals.list_settled(on.strict.db, on.strict.admin.actor, 20)),
     "list of approvals": _get("/v1/approvals", strict=True),

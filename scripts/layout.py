@@ -7,15 +7,14 @@ python -m scripts.layout --trace decision    # the files of ours that one operat
 from __future__ import annotations
 
 import argparse
-import ast
 import asyncio
 import logging
 from collections import Counter
 from pathlib import Path
 
 import structlog
-from tests.architecture.places import place_of
-from tests.architecture.test_imports import SOURCE, imports, knots
+from tests.architecture.names import defined_names, is_participle
+from tests.architecture.test_imports import SOURCE, imports, knots, places_imported
 from tests.budgets.counts import WARM_UP, PythonCalls
 from tests.budgets.operations import OPERATIONS
 from tests.budgets.stage import crowded, server
@@ -23,70 +22,6 @@ from tests.fixtures.servers import TestServer
 
 SPLINTER, PILE = 30, 600
 """Lines: a file below, and one above, is probably cut in the wrong place."""
-
-NO_PARTICIPLES = frozenset(
-    [
-        "need",
-        "seed",
-        "feed",
-        "speed",
-        "embed",
-        "exceed",
-        "proceed",
-        "red",
-        "bed",
-        "shed",
-        "id",
-        "hundred",
-        "shared",
-        "nested",
-        "typed",
-    ]
-)
-"""Words that end in -ed and are none."""
-STATES = frozenset(
-    [
-        "allowed",
-        "approved",
-        "cancelled",
-        "completed",
-        "confirmed",
-        "delivered",
-        "denied",
-        "enabled",
-        "expired",
-        "failed",
-        "granted",
-        "held",
-        "passed",
-        "published",
-        "removed",
-        "sealed",
-        "settled",
-        "truncated",
-        "verified",
-    ]
-)
-"""States, columns and fields that the specs and the API name so."""
-IRREGULAR = frozenset(
-    [
-        "told",
-        "said",
-        "given",
-        "found",
-        "kept",
-        "heard",
-        "made",
-        "sent",
-        "known",
-        "shown",
-        "taken",
-        "gone",
-        "done",
-        "held",
-        "left",
-    ]
-)
 
 
 def sizes() -> None:
@@ -103,7 +38,7 @@ def sizes() -> None:
 
 
 def graph() -> None:
-    pairs = {module: len({place_of(target) for target in targets} - {None}) for module, targets in imports().items()}
+    pairs = places_imported()
     files = [count for module, count in pairs.items() if (SOURCE.parent / f"{module.replace('.', '/')}.py").exists()]
     worst = max(pairs, key=lambda module: pairs[module])
     print(
@@ -114,30 +49,13 @@ def graph() -> None:
 
 
 def names() -> None:
-    variables: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                    variables[name] += 1
-                case ast.ClassDef(name=name) if not name.startswith("_"):
-                    classes[name] += 1
+    variables, classes = defined_names()
     participles = Counter({name: count for name, count in variables.items() if is_participle(name)})
     share = participles.total() / variables.total()
     common = ", ".join(f"{name} {count}" for name, count in participles.most_common(8))
     print(f"participles     {share:>7.1%}  of variables and parameters: {common}")
     twice = sorted(name for name, count in classes.items() if count > 1)
     print(f"classes twice   {len(twice):>7}  {', '.join(twice)}")
-
-
-def is_participle(name: str) -> bool:
-    """``is_known`` and ``was_sent`` are questions, not participles."""
-    name = name.strip("_")
-    word = name.rpartition("_")[2]
-    if name.startswith(("is_", "was_", "has_")) or name in STATES:
-        return False
-    return word in IRREGULAR or (word.endswith("ed") and word not in NO_PARTICIPLES)
 
 
 async def trace(on: TestServer, name: str) -> None:

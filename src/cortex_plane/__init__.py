@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from cortex_plane.client.dialogue import Denied as Denied
     from cortex_plane.gates.files.builder import AtlasBuilder as AtlasBuilder
     from cortex_plane.jobs.model.jobs import JobDraft as JobDraft
-    from cortex_plane.jobs.model.journal import ContextMisused as ContextMisused
-    from cortex_plane.jobs.model.journal import GateClosed as GateClosed
-    from cortex_plane.jobs.model.journal import StepFailed as StepFailed
-    from cortex_plane.jobs.model.journal import ToolDenied as ToolDenied
-    from cortex_plane.jobs.model.journal import ToolFailed as ToolFailed
-    from cortex_plane.jobs.model.journal import WaitTimeout as WaitTimeout
+    from cortex_plane.kernel.errors import ContextMisused as ContextMisused
     from cortex_plane.kernel.errors import CortexError as CortexError
+    from cortex_plane.kernel.errors import GateClosed as GateClosed
+    from cortex_plane.kernel.errors import StepFailed as StepFailed
+    from cortex_plane.kernel.errors import ToolDenied as ToolDenied
+    from cortex_plane.kernel.errors import ToolFailed as ToolFailed
+    from cortex_plane.kernel.errors import WaitTimeout as WaitTimeout
     from cortex_plane.sessions.model.sessions import InboundMessage as InboundMessage
     from cortex_plane.tenancy.model.access import KeyDraft as KeyDraft
     from cortex_plane.tenancy.model.identities import ConnectionDraft as ConnectionDraft
@@ -48,8 +48,7 @@ _MODULES = {
         "client.dialogue": "ApprovalPending Denied",
         "gates.files.builder": "AtlasBuilder",
         "jobs.model.jobs": "JobDraft",
-        "jobs.model.journal": "ContextMisused GateClosed StepFailed ToolDenied ToolFailed WaitTimeout",
-        "kernel.errors": "CortexError",
+        "kernel.errors": "ContextMisused CortexError GateClosed StepFailed ToolDenied ToolFailed WaitTimeout",
         "sessions.model.sessions": "InboundMessage",
         "tenancy.model.access": "KeyDraft",
         "tenancy.model.identities": "ConnectionDraft",

@@ -1,7 +1,7 @@
 """The headings of the specs, each with the requirements of the ledger that cover it.
 
-The specs are not part of the repository, so their headings are listed here, in their order, to the third level (of spec 4: its
-numbered sections). Deeper ones belong to the heading above them. A note begins with one of ``NOTES``; what follows says more:
+The specs are not part of the repository, so their headings are listed here, in their order (of spec 4: its title and numbered
+sections). A note begins with one of ``NOTES``; what follows says more:
 
 - ``background``: it holds no requirement (problem statements, tables of contents, rationale, steps of a rollout of another product).
 - ``otherwise``: we built something else in its place, and this is what.
@@ -170,6 +170,7 @@ HEADINGS: dict[str, list[Heading]] = {
         _h("Design Rationale Summary", note="background"),
     ],
     "S4": [
+        _h("HLD: Agent Runtime Wave 2 — Approval Chain Engine + Pause/Resume API", note="background"),
         _h("1. Why one HLD for two items", note="background"),
         _h("2. Current state — what exists on main today", "S4.6", "background"),
         _h("3. Architecture overview", note="background"),
@@ -223,6 +224,13 @@ HEADINGS: dict[str, list[Heading]] = {
         _h("Checkpoint Modes", "S5.8"),
         _h("Steward-Defined Checkpoints", "S5.12 S5.23 D.302 S5.11"),
         _h("Checkpoint Triggers", "S5.1 S5.2 S5.3 S5.4 S5.5 S5.6 S5.7 S5.13 S5.22 S5.201 S5.242"),
+        _h("Session Lifecycle", "S5.1 S5.242"),
+        _h("Action-Based", "S5.2 S5.3"),
+        _h("Keyword-Based", "S5.4 S5.201"),
+        _h("Risk-Based", "S5.5"),
+        _h("Capability-Based", "S5.13"),
+        _h("Interval-Based", "S5.6"),
+        _h("Custom Triggers", "S5.7"),
         _h("Interactive Checkpoints", "S5.1 S5.12 S5.230 S5.233"),
         _h("Question Types", "S5.17"),
         _h("Question Definition", "S5.17 D.303 S5.231"),

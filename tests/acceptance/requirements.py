@@ -799,7 +799,7 @@ REQUIREMENTS = [
     _R("S5.202", "The gates before an action are asked before the lock of its capability refuses it, where one of them unlocks it."),
     _R("S5.203", "Validating and publishing an atlas name, with the line, every action that no sequence of answers lets run."),
     _R("S5.205", "The complete atlas example behaves in a worker as it is written, without a policy of the org."),
-    _R("S5.204", "An atlas that names a tool of the plane itself is refused, with the line."),
+    _R("S5.204", "An atlas or a scenario that names a tool of the plane itself is refused, with the line."),
     _R("S5.230", "A card says why its policy asks, and what the agent answered to gates, on page, mail, API and terminal."),
     _R("S5.231", "A model is shown the schema, limits and patterns of a question, and the names that it may request."),
     _R("S5.232", "An accepted answer says how many gates still stand before the call, and which."),
@@ -836,8 +836,8 @@ REQUIREMENTS = [
     _R("D.634", "A rotation of the master key is refused while a secret does not open or a worker runs; a process with the old key writes"
        " nothing beside it."),
     _R("D.640", "Tables that grew get statistics within seconds, also where autovacuum has not looked yet; the primary key of a table is its last index."),
-    _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, small folders, shallow inheritance;"
-       " exceptions are listed and only become fewer."),
+    _R("D.700", "The layout holds: floors and the order of nouns in the import graph, no cycle, few places imported, small folders, shallow"
+       " inheritance, no code twice; exceptions are listed and only become fewer."),
     _R("D.720", "The outcome of a call that policy alone allowed and that may be repeated with its key goes with the next intent in one commit"
        " where the model answers in time; else it is written by itself. A held or cancelled job stops between the two."),
     _R("D.800", "An atlas belongs to whoever published it first, or to the member or team that it was handed over to; only they and admins"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.acceptance.headings import HEADINGS, NOTES, Heading
 from tests.acceptance.requirements import REQUIREMENTS, proofs
 
-HEADING_COUNTS = {"S0": 1, "S1": 70, "S2": 37, "S3": 23, "S4": 43, "S5": 39}
+HEADING_COUNTS = {"S0": 1, "S1": 70, "S2": 37, "S3": 23, "S4": 44, "S5": 46}
 """Of each spec, as it was when they were listed: none is lost unseen."""
 
 

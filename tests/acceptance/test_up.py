@@ -18,6 +18,7 @@ from cortex_plane.main import up
 from cortex_plane.main.main import main
 from tests.acceptance.planes import Plane, empty_folder
 from tests.conftest import Urls
+from tests.fixtures.servers import MASTER_KEY
 
 
 @pytest.fixture
@@ -94,6 +95,16 @@ def test_a_second_start_in_the_same_folder_is_refused_and_disturbs_nothing(plane
     assert code == 1
     assert "embedded_locked" in said
     assert json.loads(plane.cortex("me", "--json"))["name"] == "Admin"
+
+
+def test_on_a_database_of_its_own_no_demo_is_recommended(folder: Path, urls: Urls) -> None:
+    """Its agents are not set up there."""
+    databases = {"DATABASE_URL": urls.app, "DATABASE_ADMIN_URL": urls.admin}
+    with Plane(folder, CORTEX_PORT="0", CORTEX_MASTER_KEY=MASTER_KEY, **databases) as there:
+        there.wait_until_ready()
+        assert ("job list" in there.said, "demo" in there.said) == (True, False), there.said
+        assert [agent["slug"] for agent in there.get("/v1/agents")["items"]] == []
+        assert there.end(signal.SIGINT) == 0, there.said
 
 
 def test_a_wrong_setting_is_named(folder: Path) -> None:

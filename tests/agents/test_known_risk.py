@@ -9,7 +9,8 @@ import pytest
 
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.model.tools import ConfirmationDraft
+from cortex_plane.kernel.fields import Risk
 from tests.calls.test_http_calls import asked, opened, post
 from tests.fixtures.atlases import govern, manifest
 from tests.fixtures.atlases import publish as publish_atlas

@@ -9,10 +9,11 @@ import pytest
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents import verbs as agents
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.model.tools import ConfirmationDraft
 from cortex_plane.client import Client
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.versions import PolicyFile, SimulationRequest
 from cortex_plane.policies.verbs import policies, simulations

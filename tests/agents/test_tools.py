@@ -24,11 +24,11 @@ from cortex_plane.agents.model.tools import (
     InvalidApp,
     InvalidArguments,
     OnUncertain,
-    Risk,
     ToolError,
     UncertainOutcome,
 )
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import MAX_ARGUMENT_BYTES, Tool, ToolContext, encode_result
 

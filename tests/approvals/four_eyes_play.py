@@ -11,7 +11,7 @@ import orjson
 
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.model.tools import ConfirmationDraft
 from cortex_plane.approvals.model.approvals import (
     Approval,
     ApprovalDecision,
@@ -30,7 +30,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
-from cortex_plane.kernel.fields import adapter
+from cortex_plane.kernel.fields import Risk, adapter
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.policies.model.versions import PolicyFile

@@ -24,10 +24,10 @@ from cortex_plane.approvals.model.credentials import (
     read_confirmation,
     read_link,
 )
+from cortex_plane.approvals.verbs.credentials import new_approval_token
 from cortex_plane.kernel.errors import Unauthenticated
 from cortex_plane.kernel.text import REDACTED as HIDDEN
 from cortex_plane.kernel.text import redact
-from cortex_plane.tenancy.verbs.access import new_approval_token
 
 APPROVAL = UUID("01936f3a-0000-7000-8000-000000000001")
 OPERATOR = UUID("01936f3a-0000-7000-8000-000000000002")

@@ -25,6 +25,7 @@ from cortex_plane.approvals.model.credentials import (
     Visitor,
 )
 from cortex_plane.approvals.verbs import approvals, credentials
+from cortex_plane.approvals.verbs.credentials import new_approval_token
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import Cancellation
@@ -36,7 +37,6 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import orgs
-from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.fixtures.approvals import Shipping, decide, shown, waiting
 from tests.fixtures.clock import Clock
 from tests.fixtures.credentials import link_for, token_for

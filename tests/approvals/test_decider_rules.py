@@ -21,7 +21,7 @@ from cortex_plane.approvals.model.approvals import (
     ApprovalStatus,
     Choice,
 )
-from cortex_plane.approvals.rules import (
+from cortex_plane.approvals.rules.decisions import (
     JobOutcome,
     LockedApproval,
     Sibling,

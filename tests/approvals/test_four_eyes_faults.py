@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals.model.approvals import Approval, Choice
+from cortex_plane.approvals.rules import decisions as approval_rules
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.tenancy.model.access import Actor
 from tests.approvals.test_four_eyes_model import play

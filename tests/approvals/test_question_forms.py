@@ -16,7 +16,7 @@ from cortex_plane.approvals.model.questions import (
     require_answer,
     text_fault,
 )
-from cortex_plane.dashboard.answers import read_answer
+from cortex_plane.dashboard.approvals import read_answer
 from cortex_plane.kernel.errors import InvalidInput
 from tests.fixtures.proofs import decided
 

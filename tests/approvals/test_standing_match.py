@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import pydantic
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import (
     MAX_CALLS,
     MAX_SECONDS,
@@ -21,9 +20,16 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )
-from cortex_plane.approvals.rules import Candidate, revocation_refusal, standing_refusal, why_not_covered, why_unusable
+from cortex_plane.approvals.rules.authority import (
+    Candidate,
+    revocation_refusal,
+    standing_refusal,
+    why_not_covered,
+    why_unusable,
+)
 from cortex_plane.gates.rules.authorization import Uncovered
 from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripts.docs import ROOT, outdated
 
-from cortex_plane.approvals.rules import REFUSALS
+from cortex_plane.approvals.rules.decisions import REFUSALS
 from cortex_plane.main.settings import Settings
 
 DOCS = ROOT / "docs"

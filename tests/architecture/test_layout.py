@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cortex_plane
+from tests.architecture.names import defined_names, is_participle
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src" / "cortex_plane"
@@ -42,6 +43,24 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     names = {path: path.stem for path in [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]}
     names |= {path: path.name for path in SOURCE.rglob("*") if path.is_dir()}
     assert [str(path) for path, name in names.items() if name in BANNED_NAMES] == []
+
+
+def test_few_variables_are_participles() -> None:
+    variables, _ = defined_names()
+    participles = {name: count for name, count in variables.items() if is_participle(name)}
+    assert sum(participles.values()) < variables.total() / 100, "name what a variable holds, not how it came"
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    _, classes = defined_names()
+    assert [name for name, count in classes.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["told", "_given", "rows_changed", "was_sent", "is_found", "approved", "feed", "decision"]
+)
+def test_the_rule_about_participles_knows_them(name: str) -> None:
+    assert is_participle(name) is (name in ("told", "_given", "rows_changed"))
 
 
 def test_the_words_of_spec_5_stay_in_the_reader_of_files() -> None:

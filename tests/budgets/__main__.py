@@ -31,7 +31,8 @@ async def measure(on: TestServer, names: list[str]) -> dict[str, dict[str, Any]]
         for name in names:
             counts, parts = await meter.count(known_work if name == KNOWN else OPERATIONS[name], stage)
             shown = {count: parts.largest(count) for count in COUNTS}
-            measured[name] = {"counts": asdict(counts), "parts": shown}
+            files = {call.partition(":")[0] for call in parts.python_calls if call.startswith("cortex_plane/")}
+            measured[name] = {"counts": asdict(counts), "parts": shown, "files": sorted(files)}
     return measured
 
 

@@ -17,6 +17,8 @@ from tests.budgets.operations import OPERATIONS
 
 ROOT = Path(__file__).parent.parent.parent
 Measured = dict[str, dict[str, Any]]
+MOST_FILES = {"step_with_effect": 28, "decision_over_http": 14, "policy_apply": 15}
+"""Of the package, whose functions run. `python -m scripts.layout --trace` prints them."""
 OF_THE_DATABASE = [count for count in COUNTS if count != "python_calls"]
 
 
@@ -56,6 +58,14 @@ def test_database_work_stays_within_its_budget(measured: Measured) -> None:
 )
 def test_python_work_stays_within_its_budget(measured: Measured) -> None:
     check(measured, ["python_calls"])
+
+
+@pytest.mark.proves("D.410")
+@pytest.mark.parametrize(("operation", "most"), MOST_FILES.items())
+def test_whoever_reads_an_operation_opens_few_files(measured: Measured, operation: str, most: int) -> None:
+    files = measured[operation]["files"]
+    assert "cortex_plane/db/pool.py" in files
+    assert len(files) <= most, files
 
 
 def test_meter_sees_known_work(measured: Measured) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
-from cortex_plane.calls.verbs import bench
+from cortex_plane.agents.model.tools import ConfirmationDraft
+from cortex_plane.calls.verbs import permissions
 from cortex_plane.client import Client
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.gates.model.scenarios import ScenarioReport, ScenarioRun
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.atlases import govern, plain, publish
 from tests.fixtures.people import World, apply_policies
@@ -65,7 +66,9 @@ async def test_scenarios_run_under_what_the_org_has(http: httpx.AsyncClient, str
 
 async def run(world: World, text: str, *atlases: str, **more: Any) -> ScenarioReport:
     files = [AtlasFile(manifest=one) for one in atlases]
-    return await bench.play_scenarios(world.db, world.admin.actor, ScenarioRun(scenarios=text, atlases=files, **more))
+    return await permissions.play_scenarios(
+        world.db, world.admin.actor, ScenarioRun(scenarios=text, atlases=files, **more)
+    )
 
 
 async def found(world: World, call: str, *atlases: str, more: str = "") -> tuple[str, str]:
@@ -135,4 +138,4 @@ async def test_what_cannot_be_played_is_refused_with_its_line(strict: World) -> 
         await run(strict, f"agent: deployer\n{nobody}")
     member = await strict.person(Role.MEMBER)
     with pytest.raises(Forbidden):
-        await bench.play_scenarios(strict.db, member.actor, ScenarioRun(scenarios=AMOUNTS))
+        await permissions.play_scenarios(strict.db, member.actor, ScenarioRun(scenarios=AMOUNTS))

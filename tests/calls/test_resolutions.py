@@ -17,8 +17,7 @@ from cortex_plane.calls.rules.permissions import MAX_REASON
 from cortex_plane.calls.verbs import resolutions
 from cortex_plane.client import Client
 from cortex_plane.db.database import Database
-from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.errors import Conflict, GateClosed
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.atlases import publish

@@ -151,6 +151,15 @@ async def test_the_html_runs_nothing_loads_nothing_and_links_only_to_the_plane()
         assert markup.tags.count("h1") == 1
 
 
+async def test_tool_and_version_stand_once() -> None:
+    got = await mailed(replace(CARD, target=CARD.tool, rule="org:sql@2.1", policy_version="2.1"))
+    assert got.message["Subject"] == "Approval needed: ship"
+    assert "Rule: org:sql@2.1 (dev" in got.text
+    assert "policies 2.1" not in got.text + got.html
+    other = await mailed(replace(CARD, rule="default:owner", policy_version="2.1"))
+    assert "Rule: default:owner (policies 2.1, " in other.text
+
+
 @pytest.mark.proves("D.138")
 async def test_what_follows_is_in_the_thread_of_the_first() -> None:
     async with mail_server() as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -287,6 +288,7 @@ def test_hostile_text_stays_text_in_a_terminal(live: Live) -> None:
         # A line of somebody's text cannot pass for one of ours.
         assert not any(line.startswith("status  approved") for line in shown_text.splitlines())
     assert "[bold]markup[/bold]" in outputs[2]
+    assert re.search(r"policy +org:ask@(\d+\.\d+) \(dev_only\)", outputs[2]), "the version stands once"
     assert "\\x202egnp.exe" in outputs[6]
 
 

@@ -153,5 +153,12 @@ def test_changes_that_wait_are_announced_shown_and_decided(live: Live) -> None:
         shell.run("platform", "policy", "apply", str(platform), "--dry-run").stdout
     )
     shell.run("platform", "policy", "apply", str(platform), expect=5, **theirs)
-    assert "applied: 1 added, 1 removed" in words_of(shell.run("platform", "policy", "apply", str(platform)).stdout)
+    refused = shell.run("platform", "policy", "apply", str(platform), expect=2).stderr
+    assert "- platform: critical-needs-approval" in refused
+    assert "--merge to keep them, or --yes to remove them" in refused
+    merged = shell.run("platform", "policy", "apply", str(platform), "--merge").stdout
+    assert "applied: 1 added, 0 removed" in words_of(merged)
+    assert "critical-needs-approval" in shell.run("platform", "policy", "show").stdout
+    removed = shell.run("platform", "policy", "apply", str(platform), "--yes").stdout
+    assert "applied: 0 added, 1 removed" in words_of(removed)
     assert "no-rm" in shell.run("platform", "policy", "show").stdout

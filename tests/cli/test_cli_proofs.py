@@ -19,8 +19,8 @@ from cortex_plane.channels.root_copies import RootsFile
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.verbs.master_key import require_key
-from cortex_plane.proof.verbs import audit, roots
-from cortex_plane.proof.verbs.roots import copied_to
+from cortex_plane.proof.verbs import audit
+from cortex_plane.proof.verbs.audit import copied_to
 from tests.cli.test_cli import Shell
 from tests.cli.test_cli_jobs import Live, _serving
 from tests.conftest import Urls
@@ -233,9 +233,9 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
         live.begin(change())()
 
     session = live.begin(speak())()
-    with copied_to([RootsFile(folder / "roots.jsonl")]):
+    with copied_to([RootsFile(folder / "audit.jsonl")]):
         shell.run("audit", "root")
-    held = ("--roots", "roots.jsonl")
+    held = ("--roots", "audit.jsonl")
     assert "1 roots, whole" in shell.run("audit", "verify", *held, **here).stdout
     shell.run("audit", "export", "audit.ndjson")
     assert "1 roots, whole" in offline.run("audit", "verify", "--export", "audit.ndjson", *held).stdout
@@ -262,7 +262,7 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
         assert "1 erased bodies, 1 broken" in said.stdout
 
     tamper("delete from audit_root_head", "delete from audit_root")
-    roots._compared_orgs.clear()
+    audit._compared_orgs.clear()
     shell.run("audit", "root")
     assert "root 1" not in shell.run("audit", "verify", expect=1, **here).stdout
     restarted = "root 1: the copy that is held outside has another hash: roots were started anew, or replaced"
@@ -274,8 +274,8 @@ def test_what_somebody_changed_behind_the_plane_is_printed_line_by_line(live: Li
 
 @pytest.mark.proves("D.605")
 def test_an_older_export_fits_the_copies_of_today(live: Live) -> None:
-    shell, held = live.shell, ("--roots", "roots.jsonl")
-    with copied_to([RootsFile(shell.folder / "roots.jsonl")]):
+    shell, held = live.shell, ("--roots", "audit.jsonl")
+    with copied_to([RootsFile(shell.folder / "audit.jsonl")]):
         shell.run("audit", "root")
         shell.run("audit", "export", "audit.ndjson")
         live.begin(live.world.say("one"))()

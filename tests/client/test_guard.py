@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane import Client, ToolError
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.model import CallDraft, CallShown
@@ -26,6 +25,7 @@ from cortex_plane.client.dialogue import ApprovalPending, Denied, NotJson, Timed
 from cortex_plane.client.guarding import current_call, default_name
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import Conflict, InvalidInput, Unauthenticated, Unavailable
+from cortex_plane.kernel.fields import Risk
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
 from tests.fixtures.guards import left_behind_ended

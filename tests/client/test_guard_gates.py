@@ -12,7 +12,7 @@ import pytest_asyncio
 from cortex_plane import Client
 from cortex_plane.calls.verbs import calls
 from cortex_plane.client.dialogue import Denied
-from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.kernel.errors import GateClosed
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
 from tests.fixtures.external_gates import DELETE_CONFIRM, DESK, ONBOARDING, desk, gate, governed, question

@@ -30,7 +30,7 @@ from cortex_plane.agents.model.agents import ResourceLimits
 from cortex_plane.agents.model.completions import Script
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.rules.decisions import LockedApproval
 from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import listen_for_hints

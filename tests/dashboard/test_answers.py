@@ -60,6 +60,9 @@ async def test_a_choice_is_answered_on_the_card(http: httpx.AsyncClient, strict:
     assert "asks you" in inbox
     page = await visitor.get(f"/approvals/{approval.id}")
     text = read(page)
+    job = read(await visitor.get(f"/jobs/{approval.job_id}"))
+    assert "agent: suspended" in job
+    assert ("Waiting for a person Needs an answer" in job, "May this run?" in job) == (True, False)
     for words in (
         "Needs an answer",
         "Which plan? ⟨U+202E⟩",

@@ -16,11 +16,13 @@ from cortex_plane.approvals.verbs import approvals
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.worker.tools.app import App
+from tests.fixtures.approvals import pending_soon
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.stages import held_job
 from tests.fixtures.visitors import SENT, Visitor, asked, fields_of, open_shop, settled
-from tests.fixtures.workers import call, until
+from tests.fixtures.workers import call, make_agent, submit, turn, until, working
 
 FOUR_EYES = """
 policies:
@@ -101,7 +103,7 @@ async def test_approve(http: httpx.AsyncClient, strict: World) -> None:
         text = shown(await visitor.get(f"/approvals/{request.id}"))
         order = [
             "Medium risk", "order", "Arguments", '"count" : 2', '"item" : "tea"', "What it can do", "Changes something outside",
-            "Orders something.", "Who and why", "Agent shopper", "two, please", "Agent says", "I order.", "Rule", "default:owner",
+            "Medium risk, as declared by the tool", "Orders something.", "Who and why", "Agent shopper", "two, please", "Agent says", "I order.", "Rule", "default:owner",
             "Who may decide", "Ada", "Expires", "23 h 59 min", "the job fails", "Timeline", "Requested", "Approve", "Edit", "Deny",
         ]  # fmt: skip
         assert [words for words in order if words not in text] == []
@@ -115,6 +117,22 @@ async def test_approve(http: httpx.AsyncClient, strict: World) -> None:
     assert "Approved by Ada" in shown(after)
     assert "in the dashboard" in shown(after)
     assert "/decide" not in after.text
+
+
+async def test_a_risk_that_no_tool_declares_is_not_called_declared(http: httpx.AsyncClient, strict: World) -> None:
+    app = App("tests")
+
+    @app.tool()
+    async def act() -> str:
+        """Acts."""
+        return "acted"
+
+    job = await submit(strict, await make_agent(strict, [turn(call("act"))]))
+    async with working(strict.db, app):
+        (request,) = await pending_soon(strict, job)
+        visitor = await Visitor.log_in(http, strict)
+        text = shown(await visitor.get(f"/approvals/{request.id}"))
+    assert "Medium risk, assumed: the tool declares none" in text
 
 
 @pytest.mark.proves("D.76")

@@ -18,7 +18,7 @@ from cortex_plane.http.app import Api
 from cortex_plane.main.reach import SINK_SENDER, mail_sink
 from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, nonce
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import invitations, logins
+from cortex_plane.tenancy.verbs import connections, logins
 from cortex_plane.worker.notifier import Notifier
 from tests.channels.behaviour import ASK, drain
 from tests.conftest import _application
@@ -131,7 +131,7 @@ async def test_whoever_confirms_in_somebody_elses_browser_is_logged_in_as_themse
 @pytest.mark.proves("D.133")
 async def test_an_added_address_asks_its_person_to_log_in(http: httpx.AsyncClient, world: World) -> None:
     person = await world.person(Role.APPROVER, name="Grace")
-    claimed = await invitations.add_address(
+    claimed = await connections.add_address(
         world.db, person.actor, AddressDraft(email="grace@example.com"), mailing=True
     )
     path = f"/verify/{await code_for(world, claimed.id, 'address')}"
@@ -153,7 +153,7 @@ async def test_names_of_strangers_are_text(http: httpx.AsyncClient, world: World
     name = "".join(c for c in HOSTILE if c.isprintable() or ord(c) > 0x9F)[:190]
     actor = replace(world.admin.actor, name=name)
     draft = InvitationDraft(email=BEA, display_name=name)
-    invited = await invitations.invite(world.db, actor, draft, mailing=True)
+    invited = await connections.invite(world.db, actor, draft, mailing=True)
     page = await http.get(f"/verify/{await code_for(world, invited.mapping.id)}")
     assert "<script>alert" not in page.text
     assert "\u202e" not in page.text
@@ -258,7 +258,7 @@ async def test_mails_of_make_up_are_read_in_the_browser_by_admins_of_their_org(
 
 async def test_the_session_of_an_invited_person_ends_like_any_other(http: httpx.AsyncClient, world: World) -> None:
     path = await link_of(world)
-    secret = await invitations.verify(world.db, path.removeprefix("/verify/"), None)
+    secret = await connections.verify(world.db, path.removeprefix("/verify/"), None)
     assert secret is not None
     actor = await logins.authenticate_session(world.db, secret)
     await logins.log_out(world.db, actor)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.gates.verbs import answer_checks
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.notify.verbs.answer_callbacks import AnswerCallbacks
+from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.tenancy.model.identities import ConnectionChange, ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.fixtures.atlases import publish

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.files.atlases import MAX_CHANGES, difference
 from cortex_plane.gates.model.atlases import (
     Action,
@@ -28,6 +27,7 @@ from cortex_plane.gates.model.atlases import (
     Trigger,
     TriggerType,
 )
+from cortex_plane.kernel.fields import Risk
 
 SURE = GateQuestion(question_id="sure", question="Sure?", response_type=ResponseType.BOOLEAN)
 GATE = Gate(

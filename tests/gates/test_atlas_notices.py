@@ -11,7 +11,6 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import NOTICES, GateQuestion, Mode, OnInvalid, ResponseType, TriggerType
 from cortex_plane.gates.model.gates import UNANSWERED, Trace
 from cortex_plane.gates.rules.effects import ON_THE_TRAIL, RanCall, notices
@@ -19,6 +18,7 @@ from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.gates.verbs.atlas_cache import AtlasCache
 from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.events import TraceType

@@ -25,7 +25,7 @@ from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.client import Client
 from cortex_plane.gates.model.atlases import AtlasFile, AtlasHandover, Published
-from cortex_plane.gates.verbs import atlas_owners, atlases
+from cortex_plane.gates.verbs import atlases
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit, receipts
@@ -35,7 +35,7 @@ from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.atlases import ATLAS, manifest, plain, publish
 from tests.fixtures.clock import Clock
 from tests.fixtures.gated import ATLAS as GATED
-from tests.fixtures.gated import DELETE, Desk, atlas, delete, get
+from tests.fixtures.gated import DELETE, Desk, ask_for, atlas, delete, get
 from tests.fixtures.people import Person, World
 from tests.fixtures.workers import ended, make_agent, submit, turn, working
 
@@ -132,7 +132,9 @@ async def test_the_card_says_what_it_would_have_changed_over_the_last_week(
     await publish(world, atlas(), olga.actor)
     await publish(world, atlas(atlas_id="com.acme.other"), olga.actor)
     for slug, id in (("clerk", GATED), ("other", "com.acme.other")):
-        agent = await make_agent(world, [turn(get("1"), get("2"), delete("1"))], slug=slug, atlases=[id])
+        # No atlas governs what the plane's own tools do.
+        script = [turn(ask_for("faq")), turn(get("1"), get("2"), delete("1"))]
+        agent = await make_agent(world, script, slug=slug, atlases=[id])
         async with working(world.db, Desk().app):
             await ended(world, await submit(world, agent))
     denied = [{"policy_id": "frozen", "type": "deny", "actions": ["ticket.get"]}]
@@ -337,21 +339,19 @@ async def test_only_the_owner_and_admins_retire_and_hand_over(people: People) ->
     assert refused.value.code == "not_your_atlas"
     handover = AtlasHandover(member_id=people.stella.member_id)
     with pytest.raises(Forbidden):
-        await atlas_owners.hand_over_atlas(db, people.stella.actor, ATLAS, handover)
+        await atlases.hand_over_atlas(db, people.stella.actor, ATLAS, handover)
     waiting = await people.propose()
-    shown = await atlas_owners.hand_over_atlas(db, people.olga.actor, ATLAS, handover)
+    shown = await atlases.hand_over_atlas(db, people.olga.actor, ATLAS, handover)
     assert shown.owner == "Stella"
     assert (await people.card(waiting)).approval.status is ApprovalStatus.CANCELLED
     assert (await publish(people.world, manifest("2.0.0"), people.stella.actor)).created
     assert (await publish(people.world, manifest("3.0.0"), people.olga.actor)).waits is not None
-    back = await atlas_owners.hand_over_atlas(db, people.world.admin.actor, ATLAS, AtlasHandover(team="main"))
+    back = await atlases.hand_over_atlas(db, people.world.admin.actor, ATLAS, AtlasHandover(team="main"))
     assert (back.owner, back.team) == (None, "main")
     assert "atlas_handed_over" in await people.actions()
     member = await people.world.person(Role.MEMBER, name="Member")
     with pytest.raises(InvalidInput):
-        await atlas_owners.hand_over_atlas(
-            db, people.world.admin.actor, ATLAS, AtlasHandover(member_id=member.member_id)
-        )
+        await atlases.hand_over_atlas(db, people.world.admin.actor, ATLAS, AtlasHandover(member_id=member.member_id))
 
 
 @pytest.mark.proves("D.800")
@@ -359,7 +359,7 @@ async def test_an_atlas_of_a_team_is_its_stewards(people: People) -> None:
     db, admin = people.world.db, people.world.admin.actor
     for person in (people.olga, people.stella):
         await orgs.update_member(db, admin, person.member_id, MemberChange(teams=["main"]), None)
-    await atlas_owners.hand_over_atlas(db, people.olga.actor, ATLAS, AtlasHandover(team="main"))
+    await atlases.hand_over_atlas(db, people.olga.actor, ATLAS, AtlasHandover(team="main"))
     assert (await publish(people.world, manifest("2.0.0"), people.stella.actor)).created
     stranger = await people.world.person(Role.STEWARD, name="Stranger")
     proposal = await people.propose(manifest("3.0.0", policies=[]), stranger)

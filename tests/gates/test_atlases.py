@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.files.atlases import compiled, read
 from cortex_plane.gates.model.atlases import (
     PRIORITIES,
@@ -30,6 +29,7 @@ from cortex_plane.gates.model.atlases import (
     Trigger,
     TriggerType,
 )
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import Template
 from tests.gates.files import EXAMPLES, SPEC, atlas, loaded
 

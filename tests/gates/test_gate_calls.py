@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import (
     AnswerValidation,
     AtlasPolicy,
@@ -39,6 +38,7 @@ from cortex_plane.gates.model.gates import (
 from cortex_plane.gates.rules.evaluation import judge, ran
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import prompt_parts, questions
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
 from tests.fixtures.gates import ATLAS, NOON, Life, action, ask, atlas, call, capability, context, gate, human, policy
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from cortex_plane.calls.verbs.context import TRIES, retry_under_session_lock
+from cortex_plane.calls.verbs.external import TRIES, retry_under_session_lock
 from cortex_plane.db.database import Database, at_hand
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.jobs import JobDraft
@@ -16,9 +16,9 @@ from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.tenancy.model.access import Fact
 from tests.fixtures.atlases import ATLAS, manifest, publish
 from tests.fixtures.people import World
 from tests.fixtures.waits import lock_waiters

@@ -22,11 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import AtlasPolicyType, GateBudget, Mode, TriggerType
 from cortex_plane.gates.model.gates import GatedCall, Ruling, kept_state, state_of
 from cortex_plane.gates.rules.answers import answer, meant
 from cortex_plane.gates.rules.evaluation import judge
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
 from tests.crash.points import extents

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import PRIORITIES, GateBudget, Guidance, MatchMode, Mode, TriggerType
 from cortex_plane.gates.model.gates import GateInput
 from cortex_plane.gates.rules.evaluation import at_boundary, judge
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.events import TraceType
 from cortex_plane.sessions.rules import inputs_of

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ActionAnswer, ResolutionDecision
 from cortex_plane.calls.rules.permissions import answered, decided
 from cortex_plane.gates.model.gates import NOTHING_YET, Ruling
 from cortex_plane.gates.rules.authorization import authorize, strictest
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     STRICTNESS,

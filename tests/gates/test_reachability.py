@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.files.atlases import read
 from cortex_plane.gates.model.atlases import Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.rules.reachability import unreachable_actions
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import Glob
 from cortex_plane.policies.model.policies import PolicyVerdict
 from tests.fixtures.gates import ATLAS, Life, atlas, call, capability, gate, human, policy

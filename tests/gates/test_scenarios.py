@@ -190,7 +190,7 @@ def test_the_example_is_as_expected() -> None:
     assert {each.name: tried(each, example).faults for each in read} == {each.name: [] for each in read}
 
 
-@pytest.mark.proves("D.357")
+@pytest.mark.proves("D.357", "S5.204")
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -207,6 +207,17 @@ def test_the_example_is_as_expected() -> None:
         ("scenarios:\n- name: a\n  session:\n  - minutes: soon\n  expect: {open: []}", 4, "must be a number"),
         ("scenarios:\n- name: a\n  session:\n  - ignored: false\n  expect: {open: []}", 4, "is true, or not there"),
         ("scenarios:\n- name: a\n  call: &x b\n  expect: {decision: deny}", 3, "anchors"),
+        ("scenarios:\n- name: a\n  call: plane.ask_person\n  expect: {decision: deny}", 2, "which no atlas governs"),
+        (
+            "scenarios:\n- name: a\n  session:\n  - called: plane.ask\n  expect: {open: []}",
+            4,
+            "`plane.ask` is a tool of",
+        ),
+        (
+            "scenarios:\n- name: a\n  session:\n  - approved: plane.ask\n  expect: {open: []}",
+            4,
+            "`plane.ask` is a tool of",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, said: str) -> None:

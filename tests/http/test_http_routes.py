@@ -27,7 +27,7 @@ from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import KeyDraft, ModelKeyDraft, Permission, Provider
 from cortex_plane.tenancy.model.identities import InvitationDraft, LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, MemberDraft, Role, TeamDraft
-from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.credentials import token_for
 from tests.fixtures.notifications import dead_letter
@@ -169,7 +169,7 @@ class Stage:
         )
         code = LinkDraft(code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner")
         mapping = await connections.redeem_link_code(db, world.service.actor, world.connection.id, code)
-        invited = await invitations.invite(
+        invited = await connections.invite(
             db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
         )
         # Nobody could decide what a guest's job asks for, so theirs would not wait.

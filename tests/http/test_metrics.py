@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -15,10 +16,12 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.approvals.model.approvals import DelegationDraft
+from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db.database import Database
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.jobs.model.jobs import Resumption
+from cortex_plane.jobs.model.jobs import JobStatus, Pause, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.meters import Meters, metered, meters
@@ -26,9 +29,16 @@ from cortex_plane.main.api_process import create_app
 from cortex_plane.main.worker_process import serve_metrics
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.scheduler import Scheduler
+from tests.channels.behaviour import drain, link
+from tests.channels.postbox import Postbox, connect
 from tests.conftest import PAGES, Urls
-from tests.fixtures.people import World
+from tests.fixtures.approvals import Shipping, decide, ship, waiting
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World, apply_policies
 from tests.fixtures.servers import MASTER_KEY
+from tests.fixtures.workers import make_agent, submit, turn, until, working
 
 ORG, OTHER = UUID(int=5), UUID(int=6)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
@@ -243,3 +253,56 @@ def test_a_worker_shows_what_it_counted_when_it_is_told_a_port(urls: Urls, tmp_p
         worker.terminate()
         worker.communicate(timeout=30)
     assert worker.returncode == 0
+
+
+TERMS = """
+policies:
+  - {name: up, target: ship, effect: requires_approval, template: full_pipeline, timeout: 10h, escalate_before: 6h, remind_before: never,
+     approvers: {roles: [operator, admin]}, escalate_to: [{roles: [approver]}], self_approval: true}
+"""
+
+
+@pytest.mark.proves("S4.30")
+async def test_requests_and_pauses_are_counted_where_they_happen(
+    metrics: Metrics, strict: World, admin: asyncpg.Connection
+) -> None:
+    """Of what else is counted, the tests of decisions from outside, corrupt checkpoints and forged rows see it happen."""
+    seen: dict[str, float] = {}
+
+    def counted(*names: str) -> None:
+        """Each of these has grown since it was looked at last."""
+        series = values(metrics.exposition().decode())
+        for name in names:
+            now = sum(value for key, value in series.items() if key.startswith(f"{name}{{"))
+            assert now > seen.get(name, 0), name
+            seen[name] = now
+
+    paused = ("runtime_sessions_paused_total", "runtime_pause_latency_seconds_count")
+    resumed = ("runtime_sessions_resumed_total", "runtime_resume_latency_seconds_count")
+    operator, bea = await strict.person(Role.OPERATOR), await strict.person(Role.APPROVER, name="Bea")
+    post, shipping = Postbox(), Shipping()
+    await link(admin, strict, await connect(strict), operator, "op@example.com")
+    await apply_policies(strict.db, strict.admin.actor, TERMS)
+    first, (asked,) = await waiting(strict, shipping, ship(), ship())
+    counted("approval_requests_total", "approval_dedup_hits_total", *paused)
+    await drain(Notifier(strict.db, [post], "http://plane"))
+    counted("approval_deliveries_total")
+    await approvals.delegate(strict.db, operator.actor, asked.id, DelegationDraft(to=bea.member_id))
+    counted("approval_delegations_total")
+    await decide(strict, asked)
+    async with working(strict.db, shipping.app):
+        await until(strict, first, JobStatus.COMPLETED)
+    counted("approval_decisions_total", "approval_resolution_seconds_count", *resumed)
+    await waiting(strict, shipping, slug="late")
+    clock = await Clock.install(admin, datetime.now(UTC) + timedelta(hours=6))
+    scheduler = Scheduler(strict.db)
+    await scheduler._turn()
+    counted("approval_escalations_total", "approval_scheduler_tick_duration_seconds_count")
+    await clock.advance(timedelta(hours=6))
+    await scheduler._turn()
+    counted("approval_expiries_total")
+    last = await submit(strict, await make_agent(strict, [turn(text="Well.")], slug="quiet"))
+    await steering.pause(strict.db, strict.admin.actor, last, Pause())
+    counted(*paused)
+    await steering.resume(strict.db, strict.admin.actor, last, Resumption())
+    counted("runtime_sessions_resumed_total")

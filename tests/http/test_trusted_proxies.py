@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from cortex_plane.approvals.verbs.credentials import new_approval_token
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.shares import FAILURES
 from cortex_plane.main.settings import load
 from cortex_plane.tenancy.verbs import logins
-from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.conftest import Urls
 from tests.fixtures.people import World
 from tests.fixtures.servers import MASTER_KEY

@@ -11,8 +11,7 @@ import pytest
 
 from cortex_plane import Client
 from cortex_plane.jobs.model.jobs import JobStatus
-from cortex_plane.jobs.model.journal import StepFailed
-from cortex_plane.kernel.errors import NotFound
+from cortex_plane.kernel.errors import NotFound, StepFailed
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.code.context import Context
 from tests.fixtures.coded import coded, make_coded

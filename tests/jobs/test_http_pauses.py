@@ -108,6 +108,24 @@ async def test_a_pause_is_pending_until_it_holds_and_is_told_once(http: httpx.As
 
 
 @pytest.mark.proves("S4.200")
+async def test_a_pause_is_that_of_whoever_asked_first(http: httpx.AsyncClient, world: World) -> None:
+    gate = Gate()
+    job = await submit(world, await make_agent(world, [turn(call("act"))]))
+    session = (await read(http, world, f"jobs/{job}"))["session_id"]
+    async with working(world.db, holding(gate), settings=FAST):
+        await asyncio.wait_for(gate.entered.wait(), 20)
+        await send(http, world, f"jobs/{job}/pause", reason="look", correlation_id="incident-7")
+        both = await send(http, world, f"sessions/{session}/pause", within_seconds=30, reason="all of it")
+        (_, pending), *_ = await events_of(http, world, f"jobs/{job}")
+        assert moment(both["hold_by"]) < moment(pending["hold_by"]), "the sooner of both"
+        gate.opened.set()
+        await until(world, job, JobStatus.PAUSED)
+    (_, pending), (_, paused) = await events_of(http, world, f"jobs/{job}")
+    for data in (pending, paused):
+        assert (data["reason"], data["correlation_id"]) == ("look", "incident-7")
+
+
+@pytest.mark.proves("S4.200")
 async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient, world: World) -> None:
     gate = Gate()
     job = await submit(world, await make_agent(world, [turn(call("act"))]))
@@ -133,6 +151,54 @@ async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient
     await send(http, world, f"{path}/resume")
     kinds = [kind for kind, _ in await events_of(http, world, path)]
     assert kinds == [*PAUSES, "session_paused", "session_resumed"]
+
+
+@pytest.mark.proves("S4.201")
+async def test_a_pause_holds_by_the_time_that_its_receipt_names(http: httpx.AsyncClient, world: World) -> None:
+    """Pauses come at different times between two heartbeats of the worker."""
+    gate, app = Gate(), App("tests")
+
+    @app.tool(read_only=True)
+    async def look() -> str:
+        """Looks."""
+        await gate.passed()
+        return "seen"
+
+    agent = await make_agent(world, [turn(call("look"))], limits={"max_concurrent_jobs": 5})
+    jobs = [await submit(world, agent) for _ in range(5)]
+    async with working(world.db, app, settings=FAST):
+        await gate.arrived(5)
+        receipts = []
+        for job in jobs:
+            receipts.append(await send(http, world, f"jobs/{job}/pause", within_seconds=2))
+            await asyncio.sleep(0.05)
+        for job, receipt in zip(jobs, receipts, strict=True):
+            await until(world, job, JobStatus.PAUSED)
+            _, (_, paused) = await events_of(http, world, f"jobs/{job}")
+            assert moment(paused["paused_at"]) <= moment(receipt["hold_by"])
+
+
+@pytest.mark.proves("S4.201")
+@pytest.mark.parametrize("what", ["job", "session"])
+async def test_a_second_pause_may_hold_sooner_and_never_later(http: httpx.AsyncClient, world: World, what: str) -> None:
+    gate = Gate()
+    job = await submit(world, await make_agent(world, [turn(call("act"))]))
+    session = (await read(http, world, f"jobs/{job}"))["session_id"]
+    path = f"jobs/{job}" if what == "job" else f"sessions/{session}"
+    async with working(world.db, holding(gate), settings=FAST):
+        await asyncio.wait_for(gate.entered.wait(), 20)
+        first = await send(http, world, f"{path}/pause")
+        later = await send(http, world, f"{path}/pause", within_seconds=3600)
+        assert later["hold_by"] == first["hold_by"]
+        sooner = await send(http, world, f"{path}/pause", within_seconds=1, reason="at once")
+        assert moment(first["hold_by"]) - moment(sooner["hold_by"]) > timedelta(seconds=100)
+        await until(world, job, JobStatus.PAUSED)
+        assert not gate.opened.is_set()
+    assert len(await events_of(http, world, f"sessions/{session}", "pause_pending", "session_paused")) == 2
+    trail = (await read(http, world, f"audit?session_id={session}"))["items"]
+    (told,) = [entry["body"]["data"] for entry in trail if entry["action"] == "pause_shortened"]
+    assert (told["reason"], moment(told["hold_by"])) == ("at once", moment(sooner["hold_by"]))
+    assert await whole(world)
 
 
 async def test_an_approval_pauses_and_resumes_with_its_id(http: httpx.AsyncClient, world: World) -> None:

@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortex_plane.agents.model.completions import ModelError
-from cortex_plane.jobs.model.journal import (
-    ContextMisused,
-    EntryKind,
-    EntryStatus,
-    JournalEntry,
-    StepFailed,
-    ToolDenied,
-    check_name,
-    digest,
-    scope_of,
-)
+from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry, check_name, digest, scope_of
 from cortex_plane.jobs.rules import StepWrite
+from cortex_plane.kernel.errors import ContextMisused, StepFailed, ToolDenied
 from cortex_plane.worker.calls import merge_writes
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.context import Context, decode_result, describe_error, dry_run, restore_error

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, ContextMisused, SignalDraft
+from cortex_plane.jobs.model.journal import KEPT, MAX_PAYLOAD_BYTES, SignalDraft
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import jobs, steering
-from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
+from cortex_plane.kernel.errors import Conflict, ContextMisused, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.verbs import events

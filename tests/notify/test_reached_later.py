@@ -23,7 +23,7 @@ from cortex_plane.tenancy.model.identities import (
     MappingDraft,
 )
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, invitations, orgs
+from cortex_plane.tenancy.verbs import connections, orgs
 from tests.channels.behaviour import Failure, delivery_of, drain
 from tests.channels.postbox import Postbox, connect
 from tests.fixtures.approvals import decide, shown
@@ -102,9 +102,9 @@ async def test_whoever_proves_an_address_is_told_what_waits_for_them(strict: Wor
     )
     for somebody in (ann, nobody):
         draft = AddressDraft(email=f"{somebody.actor.name.lower()}@example.com")
-        claimed = await invitations.add_address(strict.db, somebody.actor, draft, mailing=True)
+        claimed = await connections.add_address(strict.db, somebody.actor, draft, mailing=True)
         assert await told(strict, asked) == [], "an address that is only claimed is told nothing"
-        await invitations.verify(strict.db, await code_for(strict, claimed.id, "address"), somebody.actor)
+        await connections.verify(strict.db, await code_for(strict, claimed.id, "address"), somebody.actor)
         if somebody is ann:
             sent = await admin.fetch("delete from notification where kind = 'approval' returning approval_id, address")
             assert [tuple(each) for each in sent] == [(asked.id, "ann@example.com")]

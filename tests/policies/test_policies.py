@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents import verbs as agents
 from cortex_plane.agents.model.agents import AgentChange
-from cortex_plane.agents.model.tools import OnUncertain, Risk, ToolVersion
+from cortex_plane.agents.model.tools import OnUncertain, ToolVersion
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, Stale
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies.model.policies import (
     FIRST_PLATFORM_ROWS,

@@ -23,7 +23,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, Stale
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies.model.versions import Applied, PolicyFile
-from cortex_plane.policies.verbs import platform_policies, policies
+from cortex_plane.policies.verbs import policies
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import MemberChange, OrgChange, OrgSettingsChange, PolicyChanges, Role
 from cortex_plane.tenancy.verbs import orgs
@@ -207,9 +207,17 @@ async def test_platform_policies_are_applied_with_a_platform_key(
         assert not (await plane.platform.apply_policies(PolicyFile(text=CEILING))).changed
         with pytest.raises(Stale):
             await plane.platform.apply_policies(PolicyFile(text="policies: []", expected_version=before.version))
+        first = "policies: [{name: first, target: x, effect: deny}, {name: no-rm, target: rm, effect: deny}]"
+        merged = await plane.platform.apply_policies(PolicyFile(text=first, merge=True))
+        assert (merged.diff.added, merged.diff.removed) == (1, 0)
+        rows = (await plane.platform.get_policies()).rows
+        assert [(row.name, row.target) for row in rows] == [
+            ("first", "x"), ("critical-needs-approval", "*"), ("no-rm", "rm"),
+        ]  # fmt: skip
+        await plane.platform.apply_policies(PolicyFile(text=CEILING))
     for each in (world, other):
         trail = await audit.list_entries(db, each.admin.actor, None, 0, 1000)
-        (entry,) = [entry for entry in trail if entry.action == "platform_policy_applied"]
+        entry, _, _ = [entry for entry in trail if entry.action == "platform_policy_applied"]
         assert entry.body is not None
         assert (entry.body["actor"]["kind"], entry.body["data"]["note"]) == ("platform", "No rm")
         assert (await audit.verify(db, each.admin.actor)).faults == []
@@ -222,15 +230,15 @@ async def test_only_a_platform_key_changes_them_and_they_name_nothing_of_an_org(
     stella = await world.person(Role.ADMIN, name="Stella")
     for text in (CEILING, "policies: []"):
         with pytest.raises(Forbidden):
-            await platform_policies.apply_platform_policies(world.db, stella.actor, PolicyFile(text=text))
+            await policies.apply_platform_policies(world.db, stella.actor, PolicyFile(text=text))
     with pytest.raises(Forbidden):
-        await platform_policies.get_platform_policies(world.db, stella.actor)
+        await policies.get_platform_policies(world.db, stella.actor)
     for text in (
         "teams: {main: [{name: a, target: b, effect: deny}]}",
         "policies: [{name: a, target: b, effect: requires_approval, approvers: {members: [Ada]}}]",
     ):
         with pytest.raises(InvalidInput) as refused:
-            await platform_policies.apply_platform_policies(world.db, world.admin.actor, PolicyFile(text=text))
+            await policies.apply_platform_policies(world.db, world.admin.actor, PolicyFile(text=text))
         assert "line 1" in refused.value.message
 
 
@@ -239,10 +247,7 @@ async def test_only_a_platform_key_changes_them_and_they_name_nothing_of_an_org(
 async def test_of_two_files_at_once_both_hold_one_after_the_other(world: World, admin: asyncpg.Connection) -> None:
     texts = [f"policies: [{{name: no-{name}, target: {name}, effect: deny}}]" for name in ("a", "b", "c", "d")]
     results = await asyncio.gather(
-        *(
-            platform_policies.apply_platform_policies(world.db, world.admin.actor, PolicyFile(text=text))
-            for text in texts
-        )
+        *(policies.apply_platform_policies(world.db, world.admin.actor, PolicyFile(text=text)) for text in texts)
     )
     assert len({result.version for result in results}) == 4
     assert await admin.fetchval("select count(*) from platform_policy") == 1

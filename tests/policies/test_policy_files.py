@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cortex_plane.kernel.errors import InvalidInput, TooLarge
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.text import unseen_in
-from cortex_plane.policies.files import Person, faults_of, merge_rows, place, read, warnings_of, write
+from cortex_plane.policies.files import Person, faults_of, place, read, warnings_of, write
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import (
     Approvers,
@@ -25,7 +25,7 @@ from cortex_plane.policies.model.policies import (
     RoleVotes,
     Template,
 )
-from cortex_plane.policies.model.versions import MAX_FILE_BYTES, PlacedRow, difference, row_as_json
+from cortex_plane.policies.model.versions import MAX_FILE_BYTES, PlacedRow, difference, merge_rows, row_as_json
 from cortex_plane.tenancy.model.orgs import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))

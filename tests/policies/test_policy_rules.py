@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import Glob
 from cortex_plane.policies.model.policies import (
     MAX_TIMEOUT_SECONDS,

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import (
     OWNER_DECIDES,
     Approvers,

@@ -14,13 +14,12 @@ from cortex_plane.proof.model import (
     AuditEntry,
     ChainHead,
     ChainVerifier,
-    Fact,
     Fault,
     chain_hash,
     chain_hash_1,
     record_of,
 )
-from cortex_plane.tenancy.model.access import Actor, ActorKind
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Fact
 
 CHAIN = UUID(int=9)
 JOB = UUID(int=10)

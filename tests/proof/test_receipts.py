@@ -17,10 +17,11 @@ from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.canonical import iso
 from cortex_plane.kernel.errors import CortexError, NotFound, SetupError
-from cortex_plane.proof.model import Receipt, iso
+from cortex_plane.proof.model import Receipt
 from cortex_plane.proof.rules.receipts import as_file, card_digest, check_file
-from cortex_plane.proof.verbs import receipts, roots
+from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.approvals import Shipping, decide, ship, shown, waiting
@@ -219,7 +220,7 @@ async def test_receipts_and_roots_cannot_be_changed_by_the_plane_itself(
 ) -> None:
     _, (asked,) = await waiting(strict, Shipping())
     await decide(strict, asked)
-    await roots.make_root(strict.db, strict.org_id)
+    await audit.make_root(strict.db, strict.org_id)
     for statement in (
         "update approval_receipt set body = body",
         "delete from approval_receipt",

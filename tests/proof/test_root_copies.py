@@ -21,9 +21,8 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.model import RootFault
 from cortex_plane.proof.rules.exports import verify_export
 from cortex_plane.proof.rules.roots import Held, read_copies, read_times
-from cortex_plane.proof.verbs import roots
-from cortex_plane.proof.verbs.audit import verify_all, verify_org
-from cortex_plane.proof.verbs.roots import RootPlace, copied_to
+from cortex_plane.proof.verbs import audit
+from cortex_plane.proof.verbs.audit import RootPlace, copied_to, verify_all, verify_org
 from tests.fixtures.exports import exported, verdict
 from tests.fixtures.people import World
 from tests.fixtures.receivers import Reply, receiving
@@ -36,7 +35,7 @@ async def grow(world: World, count: int = 1) -> None:
     """So many more roots."""
     for _ in range(count):
         await world.say()
-        assert await roots.make_root(world.db, world.org_id) == 1
+        assert await audit.make_root(world.db, world.org_id) == 1
 
 
 def held(path: Path) -> Held:
@@ -46,12 +45,12 @@ def held(path: Path) -> Held:
 async def restart(admin: asyncpg.Connection) -> None:
     """Somebody takes all roots away: the plane begins again at 1."""
     await admin.execute("delete from audit_root_head; delete from audit_root")
-    roots._compared_orgs.clear()
+    audit._compared_orgs.clear()
 
 
 @pytest.mark.proves("D.604")
 async def test_each_root_is_a_line_of_the_file(world: World, other: World, tmp_path: Path) -> None:
-    path = tmp_path / "home" / "roots.jsonl"
+    path = tmp_path / "home" / "audit.jsonl"
     with copied_to([RootsFile(path)]):
         await grow(world, 2)
         await grow(other)
@@ -61,7 +60,7 @@ async def test_each_root_is_a_line_of_the_file(world: World, other: World, tmp_p
     assert [(line["org"], line["seq"]) for line in lines] == [
         (str(world.org_id), 1), (str(world.org_id), 2), (str(other.org_id), 1), (str(world.org_id), 3),
     ]  # fmt: skip
-    kept = await roots.list_roots(world.db, world.admin.actor, None, 10)
+    kept = await audit.list_roots(world.db, world.admin.actor, None, 10)
     assert [(line["hash"], line["signature"], line["fingerprint"], line["body"]) for line in lines[:2]] == [
         (root.hash, root.signature, root.fingerprint, root.body) for root in kept[:0:-1]
     ]
@@ -72,14 +71,14 @@ async def test_each_root_is_a_line_of_the_file(world: World, other: World, tmp_p
 
 @pytest.mark.proves("D.604")
 async def test_what_was_not_written_is_written_at_the_next_look(world: World, other: World, tmp_path: Path) -> None:
-    path = tmp_path / "roots.jsonl"
+    path = tmp_path / "audit.jsonl"
     await grow(world, 3)
     await grow(other)
     first, second = RootsFile(path), RootsFile(path)
     with copied_to([first]):
-        await roots.copy_all_roots(world.db)
+        await audit.copy_all_roots(world.db)
         before = path.read_bytes()
-        await roots.copy_all_roots(world.db)
+        await audit.copy_all_roots(world.db)
     assert before.count(b"\n") == 4
     assert path.read_bytes() == before, "nothing is written twice"
     # Whoever died in the middle of a line left no line; another process goes on after it.
@@ -91,14 +90,14 @@ async def test_what_was_not_written_is_written_at_the_next_look(world: World, ot
     # A file that was taken away is written anew.
     path.unlink()
     with copied_to([first, second]):
-        await asyncio.gather(*(roots.copy_all_roots(world.db) for _ in range(4)))
+        await asyncio.gather(*(audit.copy_all_roots(world.db) for _ in range(4)))
     assert path.read_bytes().count(b"\n") == 5
 
 
 @pytest.mark.proves("D.604")
 async def test_a_place_that_fails_keeps_nobody_from_making_roots(world: World, tmp_path: Path) -> None:
-    (tmp_path / "roots.jsonl").mkdir()
-    with capture_logs() as logs, copied_to([RootsFile(tmp_path / "roots.jsonl")]):
+    (tmp_path / "audit.jsonl").mkdir()
+    with capture_logs() as logs, copied_to([RootsFile(tmp_path / "audit.jsonl")]):
         await grow(world, 2)
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["root not copied"] * 2
 
@@ -115,7 +114,7 @@ async def test_roots_are_posted_and_sent_again_with_the_next_one(world: World) -
                 await grow(world)
                 assert place._task is not None
                 await place._task
-            await roots.copy_all_roots(world.db)
+            await audit.copy_all_roots(world.db)
         await place.close()
     assert [line["error"] for line in logs if line["event"] == "root not copied"] == ["it answered 500"]
     # Of those that were there before it began only the newest is news.
@@ -132,7 +131,7 @@ def held_lines(lines: Sequence[bytes]) -> set[int]:
 async def test_a_restart_shows_against_a_copy_and_nowhere_else(
     world: World, admin: asyncpg.Connection, tmp_path: Path
 ) -> None:
-    path = tmp_path / "roots.jsonl"
+    path = tmp_path / "audit.jsonl"
     place = RootsFile(path)
     with copied_to([place]):
         await grow(world, 3)
@@ -163,7 +162,7 @@ async def test_a_restart_shows_against_a_copy_and_nowhere_else(
 async def test_roots_that_are_gone_show_against_a_copy(
     db: Database, world: World, other: World, admin: asyncpg.Connection, tmp_path: Path
 ) -> None:
-    path = tmp_path / "roots.jsonl"
+    path = tmp_path / "audit.jsonl"
     with copied_to([RootsFile(path)]):
         await grow(world, 2)
         await grow(other)
@@ -184,7 +183,7 @@ async def test_roots_that_are_gone_show_against_a_copy(
 
 @pytest.mark.proves("D.605")
 async def test_copies_that_are_newer_than_an_export_are_no_fault_of_it(world: World, tmp_path: Path) -> None:
-    path, export = tmp_path / "roots.jsonl", tmp_path / "audit.ndjson"
+    path, export = tmp_path / "audit.jsonl", tmp_path / "audit.ndjson"
     with copied_to([RootsFile(path)]):
         await grow(world, 2)
         export.write_bytes(await exported(world.db, world.admin.actor))
@@ -200,7 +199,7 @@ async def test_copies_that_are_newer_than_an_export_are_no_fault_of_it(world: Wo
 
 @pytest.mark.proves("D.605")
 async def test_what_is_no_copy_is_refused_by_its_line(world: World, tmp_path: Path) -> None:
-    path = tmp_path / "roots.jsonl"
+    path = tmp_path / "audit.jsonl"
     with copied_to([RootsFile(path)]):
         await grow(world)
     (line,) = path.read_bytes().splitlines(keepends=True)

@@ -18,7 +18,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import GENESIS, Fault, RootFault, chain_hash, fingerprint
-from cortex_plane.proof.verbs import audit, receipts, roots
+from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.proof.verbs.audit import verify_org
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.clock import Clock
@@ -30,9 +30,9 @@ from tests.fixtures.servers import VAULT
 
 @pytest.fixture(autouse=True)
 def _as_a_process_that_just_started() -> Iterator[None]:
-    roots._compared_orgs.clear()
+    audit._compared_orgs.clear()
     yield
-    roots._compared_orgs.clear()
+    audit._compared_orgs.clear()
 
 
 async def _heads(admin: asyncpg.Connection) -> list[tuple[Any, ...]]:
@@ -59,16 +59,16 @@ async def test_a_root_covers_what_grew_since_the_one_before(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:
     first = (await world.say("one")).session_id
-    made = await roots.make_root_now(db, world.admin.actor)
+    made = await audit.make_root_now(db, world.admin.actor)
     assert (made.made, made.root.seq, made.root.covers, made.root.chains) == (True, 1, 2, 2)
     assert made.root.previous == GENESIS.hex()
     body = orjson.loads(made.root.body)
     assert (body["format"], body["org"], body["seq"]) == ("cortex-root", str(world.org_id), 1)
-    again = await roots.make_root_now(db, world.admin.actor)
+    again = await audit.make_root_now(db, world.admin.actor)
     assert (again.made, again.root) == (False, made.root), "nothing new, nothing to cover"
     await world.say("two")
     second = (await world.say("three", external_user_id="u-2")).session_id
-    newer = await roots.make_root_now(db, world.admin.actor)
+    newer = await audit.make_root_now(db, world.admin.actor)
     assert (newer.root.seq, newer.root.covers, newer.root.chains) == (2, 2, 3)
     assert newer.root.previous == made.root.hash
     covered = await _heads(admin)
@@ -76,22 +76,22 @@ async def test_a_root_covers_what_grew_since_the_one_before(
         (1, world.org_id), (1, first), (2, first), (2, second),
     }  # fmt: skip
     assert await _whole(db, world) == 2
-    listed = await roots.list_roots(db, world.admin.actor, None, 10)
+    listed = await audit.list_roots(db, world.admin.actor, None, 10)
     assert [root.seq for root in listed] == [2, 1]
-    assert [root.seq for root in await roots.list_roots(db, world.admin.actor, 2, 10)] == [1]
+    assert [root.seq for root in await audit.list_roots(db, world.admin.actor, 2, 10)] == [1]
 
 
 async def test_what_does_not_fit_into_one_root_is_the_next_ones(
     db: Database, world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roots, "CHAINS_AT_ONCE", 2)
+    monkeypatch.setattr(audit, "CHAINS_AT_ONCE", 2)
     for n in range(4):
         await world.say(external_user_id=f"u-{n}")
-    assert await roots.make_root(db, world.org_id) == 3
+    assert await audit.make_root(db, world.org_id) == 3
     for n in range(3):
         await world.say(external_user_id=f"u-{n}")
-    assert await roots.make_root(db, world.org_id) == 2
-    covers = [root.covers for root in await roots.list_roots(db, world.admin.actor, None, 10)][::-1]
+    assert await audit.make_root(db, world.org_id) == 2
+    covers = [root.covers for root in await audit.list_roots(db, world.admin.actor, None, 10)][::-1]
     assert covers == [2, 2, 1, 2, 1]
     assert await _whole(db, world) == 5
 
@@ -100,7 +100,7 @@ async def test_only_what_changed_is_looked_at(db: Database, world: World, admin:
     """The second root finds its chains by an index, and reads nothing of those that stood still."""
     for n in range(20):
         await world.say(external_user_id=f"u-{n}")
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     await world.say("more", external_user_id="u-3")
     await admin.execute("analyze")
     last = await admin.fetchval("select snapshot::text from audit_root")
@@ -118,15 +118,15 @@ async def test_only_what_changed_is_looked_at(db: Database, world: World, admin:
 async def test_a_late_commit_is_covered_by_the_next_root(db: Database, world: World, admin: asyncpg.Connection) -> None:
     """Appended before a root and committed after it: no clock would tell, the transaction does."""
     session = (await world.say("one")).session_id
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     slow = admin.transaction()
     await slow.start()
     append = "select session_append($1, $2, 0, '{}', '{}', '{}', array['late'], array[$3::bytea])"
     await admin.execute(append, world.org_id, session, b'{"action":"late"}')
     await world.say("elsewhere", external_user_id="u-2")
-    assert await roots.make_root(db, world.org_id) == 1
+    assert await audit.make_root(db, world.org_id) == 1
     await slow.commit()
-    assert await roots.make_root(db, world.org_id) == 1
+    assert await audit.make_root(db, world.org_id) == 1
     assert [root for root, chain, _ in await _heads(admin) if chain == session] == [1, 3]
     assert await _whole(db, world) == 3
 
@@ -146,7 +146,7 @@ async def test_roots_are_made_while_chains_grow_and_everything_verifies(
 
     async def keep() -> None:
         while True:
-            made.append(await roots.make_root(db, world.org_id))
+            made.append(await audit.make_root(db, world.org_id))
 
     keeping = [asyncio.create_task(keep()) for _ in range(2)]
     async with asyncio.timeout(60):
@@ -154,7 +154,7 @@ async def test_roots_are_made_while_chains_grow_and_everything_verifies(
     for task in keeping:
         task.cancel()
     await asyncio.gather(*keeping, return_exceptions=True)
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     assert await _whole(db, world) >= 5
     uncovered = await admin.fetchval(
         """
@@ -173,14 +173,14 @@ async def test_two_schedulers_at_once_make_one_root_an_hour_for_each_org(
     await world.say()
     count = "select org_id, count(*), max(seq) from audit_root group by org_id"
     for hour in (1, 2, 3):
-        await asyncio.gather(*(roots.keep_roots(db) for _ in range(4)))
-        await roots.keep_roots(db)
+        await asyncio.gather(*(audit.keep_roots(db) for _ in range(4)))
+        await audit.keep_roots(db)
         found = {row[0]: (row[1], row[2]) for row in await admin.fetch(count)}
         # Nothing happens in the other org, so there is nothing to cover a second time.
         assert found == {world.org_id: (hour, hour), other.org_id: (1, 1)}
         await world.say(f"{hour}")
         await clock.advance(timedelta(minutes=59))
-        await roots.keep_roots(db)
+        await audit.keep_roots(db)
         assert await admin.fetchval("select count(*) from audit_root") == hour + 1, "not before its time"
         await clock.advance(timedelta(minutes=1))
     assert await _whole(db, world) == 3
@@ -192,7 +192,7 @@ async def test_one_org_whose_root_fails_keeps_no_other_from_its_own(
     async with db.transaction(world.org_id) as tx:
         await receipts.get_signer(db, tx)
     await admin.execute("update signing_key set sealed = 'nonsense' where org_id = $1", world.org_id)
-    await roots.keep_roots(db)
+    await audit.keep_roots(db)
     assert await admin.fetchval("select array_agg(org_id) from audit_root") == [other.org_id]
 
 
@@ -219,7 +219,7 @@ async def test_what_a_chain_alone_cannot_show_its_root_does(
 ) -> None:
     session = (await world.say("one")).session_id
     await world.say("two", external_user_id="u-2")
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     whole = "delete from {} where chain_id = $1"
     gone = [
         whole.format("audit_entry"),
@@ -271,7 +271,7 @@ async def test_a_root_that_was_changed_removed_or_moved_is_named(
 ) -> None:
     for n in range(3):
         await world.say(f"{n}")
-        await roots.make_root(db, world.org_id)
+        await audit.make_root(db, world.org_id)
     follows = "its hash does not follow from its body and the one before"
     swap = "update audit_root r set body = o.body, hash = o.hash, signature = o.signature from audit_root o"
     cases = [
@@ -329,7 +329,7 @@ async def _signed_anew(admin: asyncpg.Connection, world: World, hand: Hand, seal
 async def test_a_root_signed_with_a_key_that_the_plane_did_not_make_is_a_fault(
     db: Database, world: World, other: World, admin: asyncpg.Connection, urls: Any, how: str
 ) -> None:
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     mallory, private = Hand(9), Hand(9).private.private_bytes_raw()
     sealed = {
         "not at all": private,
@@ -351,7 +351,7 @@ async def test_a_root_signed_with_a_key_that_the_plane_did_not_make_is_a_fault(
 
 
 async def test_a_key_that_signed_nothing_breaks_nothing(db: Database, world: World, admin: asyncpg.Connection) -> None:
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     stranger = Hand(9)
     await admin.execute(
         "insert into signing_key (org_id, id, public_key, sealed, retired_at) values ($1, $2, $3, '', plane_now())",
@@ -363,7 +363,7 @@ async def test_a_key_that_signed_nothing_breaks_nothing(db: Database, world: Wor
 
 async def test_erased_bodies_still_verify(db: Database, world: World, admin: asyncpg.Connection) -> None:
     session = (await world.say()).session_id
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     await erase(world, session, {3: "message_received"})
     await admin.execute("update audit_entry set body = null where chain_id = $1 and seq = 3", session)
     assert await _whole(db, world) == 1
@@ -374,12 +374,12 @@ async def test_a_database_that_was_restored_elsewhere_loses_no_chain(
 ) -> None:
     """There transactions are counted anew: what the last root saw says nothing, so everything is compared."""
     await world.say("before")
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     far = "update audit_root set snapshot = '4000000000:4000000000:', created_at = '2020-01-01'"
     await admin.execute(far)
     await admin.execute("update audit_entry set xid = '3999999999'::xid8")
     session = (await world.say("after", external_user_id="u-2")).session_id
-    assert await roots.make_root(db, world.org_id) == 1
+    assert await audit.make_root(db, world.org_id) == 1
     assert session in {chain for root, chain, _ in await _heads(admin) if root == 2}
 
 
@@ -407,13 +407,13 @@ async def test_one_key_is_made_however_many_need_it_first(
 async def test_a_rotated_key_signs_nothing_new_and_what_it_signed_stays_valid(
     db: Database, world: World, admin: asyncpg.Connection
 ) -> None:
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     await world.say()
     # Once more, so that this process has the old key open.
-    await roots.make_root(db, world.org_id)
+    await audit.make_root(db, world.org_id)
     new = await receipts.rotate_signing_key(db, world.admin.actor)
-    await roots.make_root(db, world.org_id)
-    newest, *_, first = await roots.list_roots(db, world.admin.actor, None, 10)
+    await audit.make_root(db, world.org_id)
+    newest, *_, first = await audit.list_roots(db, world.admin.actor, None, 10)
     old, active = await receipts.list_signing_keys(db, world.admin.actor)
     assert (newest.fingerprint, first.fingerprint) == (new.fingerprint, old.fingerprint)
     assert (active.id, active.retired_at) == (new.id, None)
@@ -436,9 +436,9 @@ async def test_a_rotated_key_signs_nothing_new_and_what_it_signed_stays_valid(
 @pytest.mark.proves("D.177")
 async def test_who_may_make_roots_and_rotate_keys(db: Database, world: World) -> None:
     member, operator = await world.person(Role.MEMBER), await world.person(Role.OPERATOR, name="Op")
-    assert (await roots.make_root_now(db, operator.actor)).made
+    assert (await audit.make_root_now(db, operator.actor)).made
     for refused in (
-        roots.make_root_now(db, member.actor), roots.list_roots(db, member.actor, None, 1),
+        audit.make_root_now(db, member.actor), audit.list_roots(db, member.actor, None, 1),
         receipts.list_signing_keys(db, member.actor), receipts.rotate_signing_key(db, operator.actor),
     ):  # fmt: skip
         with pytest.raises(Forbidden):

@@ -23,6 +23,7 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.clock import Clock
 from tests.fixtures.coded import coded, make_coded
+from tests.fixtures.gated import atlas, before, gate, governed
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.workers import FAST, Gate, call, make_agent, submit, turn, until, whole, working
 from tests.jobs.test_http_pauses import events_of, read, send
@@ -105,6 +106,29 @@ async def test_an_agent_ends_its_own_session_with_the_tool_that_it_names(http: h
     assert "session_terminated" in trail
     assert await tick(world) == []
     assert await whole(world)
+
+
+@pytest.mark.proves("S2.201")
+@pytest.mark.parametrize("runs", ["model", "code"])
+async def test_an_agent_under_an_atlas_ends_its_own_session(http: httpx.AsyncClient, strict: World, runs: str) -> None:
+    """No atlas can name the plane's own tools, so none stands before them."""
+    app, manifest = App("tests"), atlas(gate("each", before("*")))
+
+    async def run(ctx: Context) -> str:
+        await ctx.end_session("all is done")
+        return "gone"
+
+    more: dict[str, Any] = {"tools": ["plane.end_session"]}
+    if runs == "code":
+        coded(run, app)
+        more = {"run": "run"}
+    agent = await governed(strict, manifest, turn(call("plane.end_session", reason="all is done")), **more)
+    job = await submit(strict, agent)
+    async with working(strict.db, app, settings=FAST):
+        await until(strict, job, JobStatus.COMPLETED)
+    session = await read(http, strict, f"sessions/{await session_of(http, strict, job)}")
+    assert session["end_reason"] == "all is done"
+    assert await tick(strict) == ["ended"]
 
 
 @pytest.mark.proves("S2.201")
@@ -225,14 +249,21 @@ async def test_a_service_reads_a_session_into_which_it_brought_a_message_of_its_
 @pytest.mark.proves("S2.13")
 async def test_channel_permissions_hold_for_the_api(http: httpx.AsyncClient, world: World) -> None:
     session = (await send(http, world, "sessions", 201, agent="deployer"))["id"]
+    job = (await send(http, world, "jobs", 201, agent="deployer"))["id"]
+    chat = (await world.say("over a chat")).job_id
+    for id in (job, chat):
+        await send(http, world, f"jobs/{id}/cancel")
     await send(http, world, "agents/deployer", method="PATCH", channel_permissions=["slack"])
     for place, body in (
+        (f"jobs/{job}/resubmit", {}),
         ("sessions", {"agent": "deployer"}), ("jobs", {"agent": "deployer"}),
         ("jobs", {"agent": "deployer", "session_id": session}), (f"sessions/{session}/messages", {"text": "hi"}),
     ):  # fmt: skip
         assert (await send(http, world, place, 403, **body))["code"] == "channel_not_permitted"
+    await send(http, world, f"jobs/{chat}/resubmit", 201)  # it came over a channel
     await send(http, world, "agents/deployer", method="PATCH", channel_permissions=["slack", "api"])
     await send(http, world, f"sessions/{session}/messages", 201, text="hi")
+    await send(http, world, f"jobs/{job}/resubmit", 201)
 
 
 @pytest.mark.proves("S4.205")

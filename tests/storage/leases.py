@@ -22,8 +22,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.rules import Assignment, NewStep, StepWrite, WriteResult
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Terms
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import worker_actor
+from cortex_plane.tenancy.model.access import Fact, worker_actor
 from tests.fixtures.people import World
 
 LEASE = timedelta(seconds=30)
@@ -150,9 +149,13 @@ class Held:
 
 def step(index: int = 0, message_seq: int = 0) -> NewStep:
     return NewStep(
-        index=index, message_seq=message_seq, response=b'{"text":"hm","calls":[]}', prompt_tokens=3,
-        completion_tokens=4, seconds=0,
-    )  # fmt: skip
+        {"text": "hm", "calls": []},
+        index=index,
+        message_seq=message_seq,
+        prompt_tokens=3,
+        completion_tokens=4,
+        seconds=0,
+    )
 
 
 def call(**changes: Any) -> dict[str, Any]:

@@ -885,7 +885,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
-  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
   return next;
 end
 $$;
@@ -2049,12 +2049,12 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   limit p_limit
 $$;
 
-CREATE FUNCTION public.find_overdue(p_worker uuid) RETURNS TABLE(org_id uuid, id uuid)
+CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select j.org_id, j.id from job j
-  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now())
+  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -2863,7 +2863,19 @@ END) STORED NOT NULL,
     CONSTRAINT chk_job_hand_backs CHECK ((hand_backs >= 0))
 )
 WITH (fillfactor='70');
+ALTER TABLE ONLY public.job ALTER COLUMN kind SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN status SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN payload SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN error_message SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN app SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN checkpoint SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN checkpoint_mac SET STORAGE PLAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN holds SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN cancel_reason SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN result SET STORAGE MAIN;
+ALTER TABLE ONLY public.job ALTER COLUMN policies SET STORAGE MAIN;
 ALTER TABLE ONLY public.job ALTER COLUMN memory SET STORAGE EXTERNAL;
+ALTER TABLE ONLY public.job ALTER COLUMN pause SET STORAGE MAIN;
 
 ALTER TABLE ONLY public.job FORCE ROW LEVEL SECURITY;
 
@@ -3583,7 +3595,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.tool_call_is_sound(status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean, on_uncertain text, granted boolean) RETURNS boolean
+CREATE FUNCTION public.tool_call_is_sound(status text, finished_at timestamp with time zone, input_hash bytea, read_only boolean, verdict text, rule text, dispatch_before timestamp with time zone, settle_after timestamp with time zone, on_uncertain text, granted boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3592,13 +3604,14 @@ declare
     when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
         'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
-    when hash_length <> 32 then 'chk_tool_call_hash'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> (finished_at is not null) then 'chk_tool_call_end'
+    when length(input_hash) <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and rule is not null and (
         status in ('awaiting', 'allowed', 'approved')
-        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
+        or (dispatch_before is not null and settle_after is not null and on_uncertain is not null
+          and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;
 begin
   if broken is not null then
@@ -3709,9 +3722,20 @@ CREATE TABLE public.tool_call (
     rule text,
     granted boolean DEFAULT false NOT NULL,
     turned_down boolean DEFAULT false NOT NULL,
-    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, (finished_at IS NOT NULL), length(input_hash), read_only, verdict, (rule IS NOT NULL), ((dispatch_before IS NOT NULL) AND (settle_after IS NOT NULL)), on_uncertain, granted))
+    CONSTRAINT chk_tool_call CHECK (public.tool_call_is_sound(status, finished_at, input_hash, read_only, verdict, rule, dispatch_before, settle_after, on_uncertain, granted))
 )
 WITH (fillfactor='55');
+ALTER TABLE ONLY public.tool_call ALTER COLUMN tool_name SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN tool_digest SET STORAGE PLAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN arguments SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN input_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN on_uncertain SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN status SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN result SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN error SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN settled_by SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN verdict SET STORAGE MAIN;
+ALTER TABLE ONLY public.tool_call ALTER COLUMN rule SET STORAGE MAIN;
 
 ALTER TABLE ONLY public.tool_call FORCE ROW LEVEL SECURITY;
 
@@ -4545,17 +4569,21 @@ CREATE FUNCTION public.session_append(p_org uuid, p_session uuid, new_messages i
     AS $$
 declare
   events integer := coalesce(cardinality(event_types), 0);
+  entries integer := coalesce(cardinality(actions), 0);
   head session_head%rowtype;
   at timestamptz := plane_now();
   digest bytea;
 begin
-  if cardinality(actions) = 1 then
-    -- A step appends one entry: the head is locked and updated in one statement. Its time is read before the lock, so it counts from the
-    -- last activity at least.
-    digest := sha256(bodies[1]);
+  if entries <= 1 then
+    -- A step appends one entry at most: the head is locked and updated in one statement. Its time is read before the lock, so it counts
+    -- from the last activity at least.
+    if entries = 1 then
+      digest := sha256(bodies[1]);
+    end if;
     update session_head h
-    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + 1,
-      audit_hash = chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest),
+    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + entries,
+      audit_hash = case when entries = 0 then h.audit_hash else
+        chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest) end,
       last_activity_at = greatest(h.last_activity_at, at)
     where h.org_id = p_org and h.session_id = p_session
     returning h.message_seq, h.event_seq, h.audit_seq, h.audit_hash, h.last_activity_at
@@ -4566,8 +4594,10 @@ begin
         values (p_org, p_session, head.event_seq - events + i, event_types[i], event_jobs[i], event_data[i], at);
       end if;
     end loop;
-    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    if entries = 1 then
+      insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+      values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    end if;
     return head.message_seq;
   end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
@@ -4579,7 +4609,7 @@ begin
       values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
     end if;
   end loop;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
+  for i in 1 .. entries loop
     digest := sha256(bodies[i]);
     head.audit_seq := head.audit_seq + 1;
     head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);
@@ -7552,8 +7582,8 @@ GRANT ALL ON FUNCTION public.find_orgs_in_turn(p_apps text[], p_due timestamp wi
 REVOKE ALL ON FUNCTION public.find_orphans(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid) TO cortex_app;
+REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;

@@ -18,7 +18,7 @@ from cortex_plane.approvals.verbs import approvals, credentials, decisions
 from cortex_plane.calls.model import CallDraft, ResolutionRequest
 from cortex_plane.calls.verbs import calls, resolutions
 from cortex_plane.gates.model.atlases import AtlasHandover
-from cortex_plane.gates.verbs import atlas_owners, session_lifecycle
+from cortex_plane.gates.verbs import atlases, session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.model.usage import ModelCall
@@ -27,7 +27,7 @@ from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
-from cortex_plane.proof.verbs import roots
+from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
@@ -81,7 +81,7 @@ async def populate(world: World) -> None:
     await confirmed(world)
     await _govern(world)
     await RequestRates(1).take(world.db, world.admin.actor)
-    await roots.make_root(world.db, world.org_id)
+    await audit.make_root(world.db, world.org_id)
     await logins.issue_enrolment_code(
         world.db, world.admin.actor, (await world.person(Role.MEMBER, name="New")).member_id
     )
@@ -108,7 +108,7 @@ async def _govern(world: World) -> None:
     """An atlas, a session that is bound to it, what its gates remember, and a minute in which a call ran."""
     await publish(world, plain("com.example.governed", "1.0.0"))
     handover = AtlasHandover(member_id=world.admin.member_id)
-    await atlas_owners.hand_over_atlas(world.db, world.admin.actor, "com.example.governed", handover)
+    await atlases.hand_over_atlas(world.db, world.admin.actor, "com.example.governed", handover)
     other = await world.person(Role.STEWARD, name="Another steward")
     assert (await publish(world, plain("com.example.governed", "2.0.0"), other.actor)).waits is not None
     draft = SessionDraft(agent=world.agent.slug, atlases=["com.example.governed"])

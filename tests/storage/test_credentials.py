@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from cortex_plane.approvals.model.credentials import digest
+from cortex_plane.approvals.verbs.credentials import new_approval_token
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.fixtures.approvals import Shipping, waiting
 from tests.fixtures.credentials import link_for, token_for
 from tests.fixtures.people import World

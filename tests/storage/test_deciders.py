@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cortex_plane.approvals import store
 from cortex_plane.approvals.model.approvals import Choice
-from cortex_plane.approvals.rules import BARS_ONLY_YES, describe_refusal
+from cortex_plane.approvals.rules.decisions import BARS_ONLY_YES, describe_refusal
 from cortex_plane.db.database import Database
 from cortex_plane.policies.model.policies import OWNER_DECIDES, TEMPLATES, Approvers, Template
 from cortex_plane.tenancy.model.access import Actor, ActorKind
@@ -71,7 +71,7 @@ async def test_whoever_is_not_refused_fulfils_every_condition(
     )
     may = (
         kind is ActorKind.PERSON and roles != {Role.GUEST} and named and clearance >= needed
-        and not (choice is Choice.APPROVED and not self_approval and caused == ME)
+        and not (choice is not Choice.DENIED and not self_approval and caused == ME)
     )  # fmt: skip
     answer = await code(
         db, approvers=approvers, required_clearance=needed, self_approval=self_approval, owner_id=owner,

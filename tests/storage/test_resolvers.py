@@ -40,7 +40,7 @@ CALLS = {
     "find_orphans": "select * from find_orphans(10)",
     "find_leased": "select * from find_leased(null)",
     "find_cancelled": "select * from find_cancelled(null)",
-    "find_overdue": "select * from find_overdue(null)",
+    "find_overdue": "select * from find_overdue(null, null)",
     "forget_chunks": "select forget_chunks(10)",
     "find_unrooted": "select * from find_unrooted(0, '00000000-0000-0000-0000-000000000000', 10)",
 }

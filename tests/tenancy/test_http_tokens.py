@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.approvals.verbs.credentials import new_approval_token
 from cortex_plane.kernel.errors import TooMany
 from cortex_plane.kernel.shares import ADDRESSES, FAILURES, Throttle
-from cortex_plane.tenancy.verbs.access import new_approval_token
 from tests.fixtures.approvals import Shipping, shown, waiting
 from tests.fixtures.credentials import by_token, token_for
 from tests.fixtures.people import World

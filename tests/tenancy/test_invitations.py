@@ -29,7 +29,7 @@ from cortex_plane.tenancy.model.identities import (
     Mapping,
 )
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, invitations, logins, orgs
+from cortex_plane.tenancy.verbs import connections, logins, orgs
 from tests.conftest import Urls
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, with_key
@@ -43,13 +43,13 @@ BEA = "bea@example.com"
 
 async def invite(world: World, email: str = BEA, name: str | None = "Bea", **more: object) -> Invited:
     draft = InvitationDraft(email=email, display_name=name, **more)  # type: ignore[arg-type]
-    return await invitations.invite(world.db, world.admin.actor, draft, mailing=True)
+    return await connections.invite(world.db, world.admin.actor, draft, mailing=True)
 
 
 async def rendered(world: World, mapping_id: UUID, purpose: str = "invitation") -> Invitation | None:
     """What the outbox does when it sends the mail."""
     async with world.db.transaction(world.org_id) as tx:
-        return await invitations.make_invitation_code(tx, mapping_id, {"purpose": purpose, "invited_by": "Ada"}, PLANE)
+        return await connections.make_invitation_code(tx, mapping_id, {"purpose": purpose, "invited_by": "Ada"}, PLANE)
 
 
 async def code_for(world: World, mapping_id: UUID, purpose: str = "invitation") -> str:
@@ -61,7 +61,7 @@ async def code_for(world: World, mapping_id: UUID, purpose: str = "invitation") 
 async def joined(world: World, email: str = BEA, name: str = "Bea", **more: object) -> Invited:
     """Somebody who followed their invitation."""
     invited = await invite(world, email, name, **more)
-    await invitations.verify(world.db, await code_for(world, invited.mapping.id), None)
+    await connections.verify(world.db, await code_for(world, invited.mapping.id), None)
     return invited
 
 
@@ -83,7 +83,7 @@ async def actions(world: World) -> list[str]:
 
 async def refused(db: Database, code: str, visitor: Actor | None = None) -> str:
     with pytest.raises(CortexError) as raised:
-        await invitations.verify(db, code, visitor)
+        await connections.verify(db, code, visitor)
     assert raised.value.hint
     return raised.value.code
 
@@ -120,18 +120,18 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: Worl
     assert kept["size"] == 32
     assert code not in kept["row"]
     before = await digests(admin)
-    shown = await invitations.shown(world.db, code)
+    shown = await connections.shown(world.db, code)
     assert shown is not None
     assert (shown.org, shown.member, shown.address, shown.issued_by) == ("Acme", "Bea", BEA, "Ada")
     assert await digests(admin) == before, "looking at a link changes nothing"
-    secret = await invitations.verify(world.db, code, None)
+    secret = await connections.verify(world.db, code, None)
     assert secret is not None
     actor = await logins.authenticate_session(world.db, secret)
     assert (actor.name, actor.clearance, [*actor.roles]) == ("Bea", 3, [Role.APPROVER])
     assert (await mapping_of(world, invited.member.id)).verified_at is not None
     assert (await actions(world))[-2:] == ["identity_verified", "logged_in"]
     before = await digests(admin)
-    assert await invitations.shown(world.db, code) is None
+    assert await connections.shown(world.db, code) is None
     assert await refused(world.db, code) == "verify_link_invalid"
     assert await digests(admin) == before
 
@@ -143,7 +143,7 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: Worl
 async def test_a_link_that_never_was_one_changes_nothing(world: World, admin: asyncpg.Connection, wrong: str) -> None:
     await invite(world)
     before = await digests(admin)
-    assert await invitations.shown(world.db, wrong) is None
+    assert await connections.shown(world.db, wrong) is None
     assert await refused(world.db, wrong) == "verify_link_invalid"
     assert await digests(admin) == before
 
@@ -156,10 +156,10 @@ async def test_truncated_old_and_unwanted_links_are_refused_alike(world: World, 
     for wrong in (code[:-1], code + "A", code.upper(), code[:-1] + ("A" if code[-1] != "A" else "B")):
         assert await refused(world.db, wrong) == "verify_link_invalid"
     await clock.advance(timedelta(days=7) - timedelta(seconds=1))
-    assert await invitations.shown(world.db, code) is not None
+    assert await connections.shown(world.db, code) is not None
     await clock.advance(timedelta(seconds=1))
     before = await digests(admin)
-    assert await invitations.shown(world.db, code) is None
+    assert await connections.shown(world.db, code) is None
     assert await refused(world.db, code) == "verify_link_invalid"
     assert await digests(admin) == before
     fresh = await code_for(world, invited.mapping.id)
@@ -179,7 +179,7 @@ async def test_a_mail_that_came_twice_works_once(world: World, admin: asyncpg.Co
     first, second = [await code_for(world, invited.mapping.id) for _ in range(2)]
     assert first != second
     tries = await asyncio.gather(
-        *(invitations.verify(world.db, code, None) for code in (first, second, first, second)), return_exceptions=True
+        *(connections.verify(world.db, code, None) for code in (first, second, first, second)), return_exceptions=True
     )
     assert sum(isinstance(each, str) for each in tries) == 1
     assert sum(isinstance(each, Unauthenticated) for each in tries) == 3
@@ -202,7 +202,7 @@ async def test_the_same_address_again_sends_the_mail_again(world: World, admin: 
     ):
         await admin.execute(SENT)
         await clock.advance(timedelta(minutes=1))
-        again = await invitations.invite(world.db, world.admin.actor, draft, mailing=True)
+        again = await connections.invite(world.db, world.admin.actor, draft, mailing=True)
         assert again.again
         assert (again.member.id, again.mapping.id) == (first.member.id, first.mapping.id)
     assert await admin.fetchval("select count(*) from notification") == 3
@@ -226,7 +226,7 @@ async def test_a_proven_address_is_not_given_to_somebody_else(
             await invite(world, email, "Bob")
         assert raised.value.code == "identity_taken"
     with pytest.raises(Conflict) as raised:
-        await invitations.add_address(world.db, world.admin.actor, AddressDraft(email=BEA), mailing=True)
+        await connections.add_address(world.db, world.admin.actor, AddressDraft(email=BEA), mailing=True)
     assert raised.value.code == "identity_taken"
     assert await digests(admin) == before
     elsewhere = await joined(other)
@@ -236,7 +236,7 @@ async def test_a_proven_address_is_not_given_to_somebody_else(
 @pytest.mark.proves("D.132")
 async def test_naming_an_address_first_does_not_keep_it_from_its_owner(world: World) -> None:
     squatter = await world.person(Role.MEMBER, name="Sly")
-    claimed = await invitations.add_address(world.db, squatter.actor, AddressDraft(email=BEA), mailing=True)
+    claimed = await connections.add_address(world.db, squatter.actor, AddressDraft(email=BEA), mailing=True)
     invited = await joined(world)
     assert (await mapping_of(world, invited.member.id)).verified_at is not None
     code = await code_for(world, claimed.id, "address")
@@ -245,7 +245,7 @@ async def test_naming_an_address_first_does_not_keep_it_from_its_owner(world: Wo
 
 async def test_an_idempotency_key_invites_once(world: World, admin: asyncpg.Connection) -> None:
     draft, once = (InvitationDraft(email=BEA, display_name="Bea"), IdempotencyKey(key="k", fingerprint=bytes(32)))
-    made = [await invitations.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)]
+    made = [await connections.invite(world.db, world.admin.actor, draft, once, mailing=True) for _ in range(2)]
     assert made[0].member == made[1].member
     assert await admin.fetchval("select count(*) from notification") == 1
 
@@ -263,7 +263,7 @@ async def test_what_cannot_be_mailed_is_refused_and_changes_nothing(world: World
     before = await digests(admin)
     draft = InvitationDraft(email=BEA, display_name="Bea")
     with pytest.raises(Conflict, match="sends no mail") as raised:
-        await invitations.invite(world.db, world.admin.actor, draft)
+        await connections.invite(world.db, world.admin.actor, draft)
     assert raised.value.code == "mail_not_configured"
     assert "CORTEX_SMTP_URL" in raised.value.hint
     with pytest.raises(InvalidInput) as unnamed:
@@ -274,7 +274,7 @@ async def test_what_cannot_be_mailed_is_refused_and_changes_nothing(world: World
     assert no_team.value.code == "team_not_found"
     assert await digests(admin) == before
     with pytest.raises(Forbidden):
-        await invitations.invite(world.db, (await world.person(Role.OPERATOR)).actor, draft, mailing=True)
+        await connections.invite(world.db, (await world.person(Role.OPERATOR)).actor, draft, mailing=True)
     invited = await invite(world, "cleo@example.com", "Cleo")
     connection = invited.mapping.connection_id
     off = ConnectionChange(enabled=False)
@@ -302,7 +302,7 @@ async def test_one_mail_is_enough_while_it_is_on_its_way_and_for_a_minute(
     person = await world.person(Role.MEMBER)
     asking: list[Callable[[], Awaitable[object]]] = [
         lambda: invite(world),
-        lambda: invitations.add_address(world.db, person.actor, AddressDraft(email="me@x.example"), mailing=True),
+        lambda: connections.add_address(world.db, person.actor, AddressDraft(email="me@x.example"), mailing=True),
     ]
     for ask in asking:
         await ask()
@@ -327,7 +327,7 @@ async def test_nobody_has_mail_sent_to_strangers_without_end(world: World, admin
 
     async def claim(number: int) -> None:
         draft = AddressDraft(email=f"victim+{number}@example.com")
-        claimed = await invitations.add_address(world.db, person.actor, draft, mailing=True)
+        claimed = await connections.add_address(world.db, person.actor, draft, mailing=True)
         await connections.unlink_own(world.db, person.actor, claimed.id)
 
     for number in range(MAILS_AN_HOUR):
@@ -338,7 +338,7 @@ async def test_nobody_has_mail_sent_to_strangers_without_end(world: World, admin
     assert raised.value.code == "too_many_mails"
     assert await digests(admin) == before
     draft = InvitationDraft(email=BEA, display_name="Bea")
-    await invitations.invite(world.db, person.actor, draft, mailing=True)
+    await connections.invite(world.db, person.actor, draft, mailing=True)
     await admin.execute(
         """insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data,
           next_attempt_at, created_at)
@@ -349,9 +349,9 @@ async def test_nobody_has_mail_sent_to_strangers_without_end(world: World, admin
     before = await digests(admin)
     draft = InvitationDraft(email="cleo@example.com", display_name="Cleo")
     with pytest.raises(TooMany):
-        await invitations.invite(world.db, person.actor, draft, mailing=True)
+        await connections.invite(world.db, person.actor, draft, mailing=True)
     assert await digests(admin) == before
-    await invitations.invite(world.db, world.admin.actor, draft, mailing=True)
+    await connections.invite(world.db, world.admin.actor, draft, mailing=True)
     await clock.advance(timedelta(hours=1))
     await claim(100)
 
@@ -363,7 +363,7 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
 
     async def claim(name: str) -> Mapping:
         draft = AddressDraft(email=f"{name}@example.com")
-        return await invitations.add_address(world.db, person.actor, draft, mailing=True)
+        return await connections.add_address(world.db, person.actor, draft, mailing=True)
 
     for number in range(MAILS_AN_HOUR - 1):
         claimed = await claim(str(number))
@@ -384,7 +384,7 @@ async def test_an_hours_mails_are_counted_when_they_are_asked_for_at_once(
 async def test_adding_an_address_again_does_not_make_it_take_mail(world: World, admin: asyncpg.Connection) -> None:
     person = await world.person(Role.MEMBER)
     draft = AddressDraft(email="gone@example.com")
-    claimed = await invitations.add_address(world.db, person.actor, draft, mailing=True)
+    claimed = await connections.add_address(world.db, person.actor, draft, mailing=True)
     await admin.execute(SENT)
     await admin.execute("update channel_mapping set suppressed_at = now(), suppressed_reason = '550 no such user'")
     for unlinked in (False, True):
@@ -392,7 +392,7 @@ async def test_adding_an_address_again_does_not_make_it_take_mail(world: World, 
             await connections.unlink_own(world.db, person.actor, claimed.id)
         before = await digests(admin)
         with pytest.raises(Conflict, match="550 no such user") as raised:
-            await invitations.add_address(world.db, person.actor, draft, mailing=True)
+            await connections.add_address(world.db, person.actor, draft, mailing=True)
         assert raised.value.code == "address_refused"
         assert await digests(admin) == before
 
@@ -405,7 +405,7 @@ async def test_an_address_of_ones_own_needs_its_mail_and_the_login_of_its_person
     world: World, admin: asyncpg.Connection
 ) -> None:
     person = await world.person(Role.APPROVER, name="Grace")
-    claimed = await invitations.add_address(
+    claimed = await connections.add_address(
         world.db, person.actor, AddressDraft(email="Grace@Home.example"), mailing=True
     )
     assert (claimed.channel_user_id, claimed.verified_at) == ("grace@home.example", None)
@@ -414,21 +414,21 @@ async def test_an_address_of_ones_own_needs_its_mail_and_the_login_of_its_person
     for stranger in (None, world.admin.actor):
         assert await refused(world.db, code, stranger) == "login_needed"
     assert await digests(admin) == before
-    assert await invitations.verify(world.db, code, person.actor) is None, "nobody is logged in by it"
+    assert await connections.verify(world.db, code, person.actor) is None, "nobody is logged in by it"
     assert (await mapping_of(world, claimed.user_account_id)).verified_at is not None
     with pytest.raises(Conflict, match="yours already"):
-        await invitations.add_address(world.db, person.actor, AddressDraft(email="grace@home.example"), mailing=True)
+        await connections.add_address(world.db, person.actor, AddressDraft(email="grace@home.example"), mailing=True)
 
 
 async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
     person = await world.person(Role.MEMBER)
     for number in range(MAX_CHANNELS):
         draft = AddressDraft(email=f"me+{number}@example.com")
-        await invitations.add_address(world.db, person.actor, draft, mailing=True)
+        await connections.add_address(world.db, person.actor, draft, mailing=True)
     again = AddressDraft(email="me+0@example.com")
-    await invitations.add_address(world.db, person.actor, again, mailing=True)
+    await connections.add_address(world.db, person.actor, again, mailing=True)
     with pytest.raises(TooMany) as raised:
-        await invitations.add_address(world.db, person.actor, AddressDraft(email="one@example.com"), mailing=True)
+        await connections.add_address(world.db, person.actor, AddressDraft(email="one@example.com"), mailing=True)
     assert raised.value.code == "too_many_channels"
     with pytest.raises(TooMany):
         await connections.issue_link_code(world.db, person.actor)
@@ -441,7 +441,7 @@ async def test_what_is_only_claimed_is_nobodys_way_in(world: World) -> None:
     inbound = InboundMessage(external_user_id=BEA, agent="deployer", text="Hello")
     first = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert first.user_account_id != invited.member.id
-    await invitations.verify(world.db, await code_for(world, invited.mapping.id), None)
+    await connections.verify(world.db, await code_for(world, invited.mapping.id), None)
     second = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert second.user_account_id == invited.member.id
     assert second.session_id != first.session_id

@@ -23,7 +23,7 @@ from cortex_plane.agents.model.completions import (
     TextChunk,
     provider_name,
 )
-from cortex_plane.calls.verbs.bench import play_scenarios
+from cortex_plane.calls.verbs.permissions import play_scenarios
 from cortex_plane.gates.model.scenarios import ScenarioRun
 from cortex_plane.jobs.model.jobs import TERMINAL, Job, JobStatus
 from cortex_plane.kernel.ids import new_id

@@ -17,8 +17,9 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
-from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolDenied, ToolFailed, WaitTimeout
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import StepFailed, ToolDenied, ToolFailed, WaitTimeout
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends

@@ -12,8 +12,8 @@ import pytest
 from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.tools import InvalidApp
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.journal import ContextMisused
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import ContextMisused
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk, UserTurn
-from cortex_plane.jobs.model.journal import ToolDenied
+from cortex_plane.kernel.errors import ToolDenied
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.models.backends import Backends

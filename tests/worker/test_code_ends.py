@@ -16,8 +16,9 @@ from cortex_plane.agents.model.agents import AgentDraft, ModelConfig
 from cortex_plane.agents.model.completions import ModelError, ModelRequest, ModelUsage, Response, TextChunk
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.jobs.model.jobs import Cancellation, Hold, Job, JobDraft, JobStatus, Pause, Resumption
-from cortex_plane.jobs.model.journal import SignalDraft, StepFailed, ToolFailed, WaitTimeout
+from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import jobs, steering
+from cortex_plane.kernel.errors import StepFailed, ToolFailed, WaitTimeout
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.sessions.verbs import events
 from cortex_plane.worker.code.context import Context

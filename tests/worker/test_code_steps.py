@@ -14,8 +14,8 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Question, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, Reason, Severity
-from cortex_plane.jobs.model.journal import StepFailed
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.errors import StepFailed
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.code.steps import warn_undeclared
 from cortex_plane.worker.tools.app import App

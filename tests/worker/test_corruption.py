@@ -10,7 +10,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, RecordResult
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, CorruptionType
@@ -27,8 +27,12 @@ from cortex_plane.worker.tools.app import App
 from tests.approvals.test_http_approvals import Door
 from tests.channels.behaviour import PUBLIC_URL, drain, link
 from tests.channels.postbox import Postbox, connect
+from tests.dashboard.test_dashboard_approvals import shown as read
 from tests.fixtures.approvals import Shipping, decide, pending, ship, shown, waiting
+from tests.fixtures.credentials import by_token, form_of, link_for, token_for
 from tests.fixtures.people import World
+from tests.fixtures.visitors import Visitor
+from tests.fixtures.webhooks import System, decision
 from tests.fixtures.workers import actions, call, chains_whole, job_of, make_agent, moves, submit, turn, until, working
 from tests.worker.test_notifier import notifier
 
@@ -173,6 +177,64 @@ async def test_a_job_with_a_corrupt_checkpoint_fails_with_its_next_attempt(
     assert await chains_whole(strict)
 
 
+FIELDS = (
+    "checkpoint_id", "agent_id", "schema_version", "step_index", "step_id", "status", "created_at", "crc32", "active_tools",
+    "execution_log", "memory_context", "memory_context,conversation_summary", "memory_context,accumulated_facts",
+    "memory_context,working_data", "memory_context,token_usage", "memory_context,system_prompt_hash",
+)  # fmt: skip
+TYPES = ("null", '"text"', "1.5", "true", "[]", "{}")
+STATES = (S.PENDING, S.RUNNING, S.WAITING_FOR_APPROVAL, S.PAUSED, S.SLEEPING)
+
+
+@pytest.mark.proves("S1.200")
+@pytest.mark.parametrize("status", STATES)
+async def test_each_field_with_a_wrong_type_fails_a_job_in_any_state(
+    strict: World, admin: asyncpg.Connection, http: httpx.AsyncClient, status: JobStatus
+) -> None:
+    """Another type in each state: over all states each field has most of them."""
+    desk, door = Desk(), Door(http, strict.admin)
+    if status is S.PENDING:
+        await waiting(strict, Shipping(), slug="source")
+    ids = {await desk.job_in(strict, status, admin, number): field for number, field in enumerate(FIELDS)}
+    cards = dict[UUID, Any]()
+    for number, (id, field) in enumerate(ids.items()):
+        if status is S.RUNNING:
+            await decide(strict, (await pending(strict, id))[0])
+        assert (await job_of(strict, id)).status is status
+        if status is S.WAITING_FOR_APPROVAL:
+            cards[id] = await door.card(id)
+        path, first = field.split(","), number + STATES.index(status)
+        is_type = await admin.fetchval("select jsonb_typeof(checkpoint #> $2) from job where id = $1", id, path)
+        assert is_type is not None, field
+        values = [TYPES[(first + more) % len(TYPES)] for more in range(2)]
+        for value in values:
+            if await admin.fetchval("select jsonb_typeof($1::jsonb)", value) != is_type:
+                await admin.execute(
+                    "update job set checkpoint = jsonb_set(checkpoint, $2, $3::jsonb) where id = $1", id, path, value
+                )
+                break
+    desk.ran.clear()
+    desk.shipping.shipped.clear()
+    for id in ids:
+        if status is S.PAUSED:
+            await steering.resume(strict.db, strict.admin.actor, id, Resumption())
+        if status is S.SLEEPING:
+            await admin.execute("update job set runnable_at = plane_now() where id = $1", id)
+    counted = Counted()
+    with capture_logs() as logs, metered(counted):
+        for id, card in cards.items():
+            answer = await door.decide(card, "approved")
+            assert (answer.status_code, answer.json()["code"]) == (409, "checkpoint_corrupt"), ids[id]
+        async with working(strict.db, desk.app):
+            for id, field in ids.items():
+                await until(strict, id, S.FAILED)
+                last = (await jobs.history(strict.db, strict.admin.actor, id))[-1]
+                await failed_openly(strict, id, CorruptionType(last.metadata["corruption_type"]), logs, counted)
+                assert last.previous_status is (S.RUNNING if status is not S.WAITING_FOR_APPROVAL else status), field
+    assert desk.ran == desk.shipping.shipped == []
+    assert len(counted.corruptions) == len(FIELDS)
+
+
 async def test_a_job_that_has_not_begun_has_no_checkpoint_and_runs(strict: World) -> None:
     """A job that was handed back before its first step, too."""
     id = await submit(strict, await make_agent(strict, [turn(call("look"))], slug="early"))
@@ -217,6 +279,41 @@ async def test_a_decision_on_a_corrupt_job_says_what_happened(
     async with working(strict.db, shipping.app):
         assert shipping.shipped == []
     assert await admin.fetchval("select count(*) from approval_grant") == 0
+    assert await chains_whole(strict)
+
+
+@pytest.mark.proves("S1.203")
+async def test_every_door_says_that_the_checkpoint_is_corrupt(
+    strict: World, http: httpx.AsyncClient, admin: asyncpg.Connection
+) -> None:
+    async def over(door: str, asked: Approval) -> str:
+        if door == "dashboard":
+            visitor = await Visitor.log_in(http, strict)
+            page = await visitor.get(f"/approvals/{asked.id}")
+            await damage(admin, corrupt, "a fraction as crc")
+            answer = await visitor.submit(page, f"/approvals/{asked.id}/decide", decision="denied", reason="no")
+        elif door == "link":
+            link = await link_for(strict, asked)
+            form = form_of(await http.get(link))
+            await damage(admin, corrupt, "a fraction as crc")
+            answer = await http.post(link, data=form)
+        elif door == "token":
+            token = await token_for(strict, asked.id, strict.admin.actor)
+            await damage(admin, corrupt, "a fraction as crc")
+            answer = await by_token(http, token)
+        else:
+            system = await System.connected(strict)
+            await system.knows(strict.admin, "ada@corp")
+            await damage(admin, corrupt, "a fraction as crc")
+            answer = await system.send(http, decision(asked))
+        assert answer.status_code == 409, (door, answer.status_code, read(answer))
+        return answer.text
+
+    for door in ("dashboard", "link", "token", "webhook"):
+        corrupt, (asked,) = await waiting(strict, Shipping(), slug=door)
+        assert "checkpoint of job" in await over(door, asked), door
+        assert (await until(strict, corrupt, S.FAILED)).error_message is not None
+        assert (await shown(strict, asked.id)).status is ApprovalStatus.CANCELLED
     assert await chains_whole(strict)
 
 

@@ -9,7 +9,7 @@ import pytest
 import cortex_plane
 from cortex_plane import Context, ToolDenied, ToolFailed
 from cortex_plane.jobs.model.jobs import Job, JobStatus
-from cortex_plane.jobs.model.journal import GateClosed
+from cortex_plane.kernel.errors import GateClosed
 from cortex_plane.worker.models.backends import Backends
 from tests.fixtures.approvals import decide, pending_soon
 from tests.fixtures.coded import Code, coded, entries_of

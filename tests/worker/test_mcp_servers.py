@@ -17,12 +17,12 @@ from cortex_plane.agents.model.tools import (
     Confirmed,
     InvalidApp,
     InvalidArguments,
-    Risk,
     ToolError,
     UncertainOutcome,
     trouble,
 )
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.worker.mcp import connection as connections
 from cortex_plane.worker.mcp import transports
 from cortex_plane.worker.mcp import transports as pipes

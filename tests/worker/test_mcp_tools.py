@@ -14,13 +14,14 @@ import asyncpg
 import pytest
 
 from cortex_plane.agents import verbs as agents
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk
+from cortex_plane.agents.model.tools import ConfirmationDraft
 from cortex_plane.approvals.model.approvals import ApprovalKind
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.jobs.model.effects import Answer, Verdict
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.verbs import steering, workers
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.versions import ExplainRequest
 from cortex_plane.policies.verbs import simulations
 from cortex_plane.worker.models.backends import Backends

@@ -17,7 +17,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OWNER_DECIDES
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, SessionStatus
 from cortex_plane.sessions.verbs import sessions
-from cortex_plane.worker.scheduler import POLL_SECONDS, Scheduler, in_background
+from cortex_plane.worker.scheduler import CHORES, POLL_SECONDS, Chore, Scheduler, in_background
 from cortex_plane.worker.tools.app import App
 from tests.fixtures.approvals import shown
 from tests.fixtures.clock import Clock
@@ -33,6 +33,11 @@ TERMS = replace(OWNER_DECIDES, timeout_seconds=3600, reminder_seconds=600)
 @pytest_asyncio.fixture
 async def clock(strict: World, admin: asyncpg.Connection) -> Clock:
     return await Clock.install(admin, START)
+
+
+@pytest.mark.parametrize("chore", CHORES, ids=lambda chore: chore.name)
+async def test_every_chore_runs(world: World, chore: Chore) -> None:
+    await chore.do(world.db)
 
 
 async def requests(world: World, admin: asyncpg.Connection, count: int = 1) -> list[UUID]:

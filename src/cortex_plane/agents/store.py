@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import Agent, AgentStatus
-from cortex_plane.agents.model.tools import Confirmed, PublishedTool, Risk, ToolConfirmation, ToolServer, ToolVersion
+from cortex_plane.agents.model.tools import Confirmed, PublishedTool, ToolConfirmation, ToolServer, ToolVersion
 from cortex_plane.db.database import NOBODY, Database, Queries, Transaction, after, many, one, page
-from cortex_plane.kernel.fields import parse, split_ref
+from cortex_plane.kernel.fields import Risk, parse, split_ref
 from cortex_plane.kernel.pages import After, Page
 
 queries = Queries("agents")

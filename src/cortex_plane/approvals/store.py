@@ -8,23 +8,32 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, Channel, StandingApproval, Waiting
 from cortex_plane.approvals.model.credentials import Token
-from cortex_plane.approvals.rules import ApprovalChange, Candidate, Edit, LockedApproval
+from cortex_plane.approvals.rules.authority import Candidate
+from cortex_plane.approvals.rules.decisions import ApprovalChange, Edit, LockedApproval
 from cortex_plane.db.database import Database, Queries, Row, Transaction, ids, one
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.policies.model.changes import ACTION_TYPES, ChangeAction, ChangeDraft, PendingChange, StoredChange
-from cortex_plane.policies.model.policies import Approvers, Quorum, Terms, independent
-from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
+from cortex_plane.policies.model.policies import (
+    ACTION_TYPES,
+    Approvers,
+    ChangeAction,
+    ChangeDraft,
+    PendingChange,
+    Quorum,
+    StoredChange,
+    Terms,
+    independent,
+)
+from cortex_plane.proof.model import SessionEvent, SignedReceipt
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, ActorKind, MacKind, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Fact, MacKind, Permission
 from cortex_plane.tenancy.model.orgs import Role
 
 queries = Queries("approvals")
@@ -75,10 +84,10 @@ async def list_inbox(
         queries.list_inbox, actor.user_account_id if person["id"] else None, person["roles"], actor.clearance,
         person["settles"], actor.sees, shown_at, skip, limit, person, after,
     )  # fmt: skip
-    listed = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
+    entries = [(row["mine"], _to_approval(row)) for row in rows if row["id"] is not None]
     return Waiting(
-        mine=[approval for mine, approval in listed if mine],
-        others=[approval for mine, approval in listed if not mine],
+        mine=[approval for mine, approval in entries if mine],
+        others=[approval for mine, approval in entries if not mine],
         **{name: rows[0][name] for name in ("mine_total", "others_total", "arrived", "latest", "further")},
     )
 
@@ -89,8 +98,8 @@ async def list_settled(tx: Transaction, sees: UUID | None, limit: int) -> list[A
 
 def _to_approval(row: Row) -> Approval:
     """As a list shows it: of large arguments only their beginning."""
-    listed = parse(Approval, row)
-    return listed if row["excerpt"] is None else replace(listed, arguments=approval_model.Excerpt(row["excerpt"]))
+    approval = parse(Approval, row)
+    return approval if row["excerpt"] is None else replace(approval, arguments=approval_model.Excerpt(row["excerpt"]))
 
 
 async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approval, datetime] | None:
@@ -261,7 +270,7 @@ async def change_approval(
     causes of the approval, and of who may decide it."""
     approval = current.approval
     tx.has_events = tx.has_events or bool(events)
-    changed: dict[str, Any] | None = await tx.value(
+    change_row: dict[str, Any] | None = await tx.value(
         queries.change_approval, tx.org, approval.id, approval.version, approval.version + (edit is not None), change.status,
         edit.arguments.decode() if edit else None, bytes.fromhex(edit.input_hash) if edit else None,
         person, reason, choice, key,
@@ -274,7 +283,7 @@ async def change_approval(
         [fact.job or approval.job_id for fact in facts], current.now,
         *((receipt.key_id, receipt.body, receipt.signature) if receipt else (None, None, None)),
     )  # fmt: skip
-    return changed
+    return change_row
 
 
 async def add_words(

@@ -12,13 +12,13 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import UNDECLARED, OnUncertain, Risk, highest_risk, is_tool_name
+from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.gates.model.gates import MAX_REQUESTED, Limit
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Name, Note
+from cortex_plane.kernel.fields import DRAFT, UNDECLARED, JsonObject, JsonValue, Name, Note, Risk, highest_risk
 from cortex_plane.kernel.schemas import Unusable, check_strangers
 from cortex_plane.policies.model.policies import PolicyVerdict
 

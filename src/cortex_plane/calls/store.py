@@ -9,14 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.calls.model import ExternalCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction
-from cortex_plane.kernel.fields import adapter, parse
-from cortex_plane.proof.model import Fact
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.model.sessions import SessionKind
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 queries = Queries("calls")
 
@@ -214,12 +212,12 @@ class StoredResolution:
 
 
 async def insert_resolution(
-    tx: Transaction, given: Resolution, asker: UUID, goal_hash: bytes | None, request: dict[str, Any],
+    tx: Transaction, resolution: Resolution, asker: UUID, goal_hash: bytes | None, request: dict[str, Any],
     atlases: list[dict[str, Any]], now: datetime,
 ) -> None:  # fmt: skip
     await tx.rows(
-        queries.insert_resolution, tx.org, given.id, given.trace_id, given.session_id, asker, goal_hash, request,
-        adapter(Resolution).dump_python(given, mode="json"), atlases, given.expires_at, now,
+        queries.insert_resolution, tx.org, resolution.id, resolution.trace_id, resolution.session_id, asker, goal_hash, request,
+        adapter(Resolution).dump_python(resolution, mode="json"), atlases, resolution.expires_at, now,
     )  # fmt: skip
 
 

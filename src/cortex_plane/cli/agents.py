@@ -12,13 +12,13 @@ from typer import Argument, Option
 
 from cortex_plane.agents import routes
 from cortex_plane.agents.model.agents import AgentChange, AgentDraft, AgentStatus, ModelConfig, ResourceLimits
-from cortex_plane.agents.model.tools import ConfirmationDraft, Risk, ToolConfirmation, ToolVersion
+from cortex_plane.agents.model.tools import ConfirmationDraft, ToolConfirmation, ToolVersion
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
-from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.fields import Risk, parse
 
 agent_app = typer.Typer(no_args_is_help=True, help="Agents: reusable definitions with immutable config versions.")
 

@@ -25,7 +25,7 @@ from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_reco
 from cortex_plane.jobs.model.effects import MAX_REPEATS, Verdict
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.text import in_words
-from cortex_plane.policies.model.policies import ONE_HUMAN, quorum_said
+from cortex_plane.policies.model.policies import ONE_HUMAN
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
@@ -360,7 +360,9 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
         yield from _block("job says besides", approval.details)
     if approval.question:
         yield _fact("question", approval.question)
-    yield _fact("policy", f"{approval.rule} (version {approval.policy_version}, {approval.template})")
+    has_version = approval.rule.endswith(f"@{approval.policy_version}")
+    version = "" if has_version else f"version {approval.policy_version}, "
+    yield _fact("policy", f"{approval.rule} ({version}{approval.template})")
     if approval.rule_reason:
         yield _fact("reason", approval.rule_reason)
     for entry in approval.gate_answers:
@@ -424,7 +426,7 @@ def _people_lines(details: model.ApprovalDetails) -> Iterator[Text]:
     """Votes, delegations, escalation and deliveries."""
     approval = details.approval
     if approval.quorum.votes > 1 or approval.quorum.roles:
-        yield _fact("votes", f"{approval.votes_for} so far; it needs {quorum_said(approval.quorum)}")
+        yield _fact("votes", f"{approval.votes_for} so far; it needs {approval.quorum.in_words()}")
         for vote in details.votes:
             void = "" if vote.version == approval.version else f", to version {vote.version}: void"
             yield _fact("", f"{vote.member} · {vote.decision} · {vote.channel}{void}{_reason(vote.reason)}")

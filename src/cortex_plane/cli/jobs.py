@@ -17,7 +17,7 @@ from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record, show_table
 from cortex_plane.jobs import routes
 from cortex_plane.jobs.model.effects import Answer, Verdict
-from cortex_plane.jobs.model.jobs import HOLD_SECONDS, Job, JobDraft, JobStatus, Step
+from cortex_plane.jobs.model.jobs import Job, JobDraft, JobStatus, Step
 from cortex_plane.jobs.model.journal import MAX_PAYLOAD_BYTES, JournalEntry, SignalReceipt
 from cortex_plane.jobs.model.usage import Grouping, UsageRow, UsageTotals, cost_text
 from cortex_plane.kernel.canonical import unique
@@ -143,36 +143,17 @@ def settle_call(
     show_record(lambda plane: plane.jobs.settle(job_id, call_id, answer), as_json, terminal.show_receipt)
 
 
-@job_app.command("pause")
-def pause_job(
-    job_id: UUID,
-    reason: str | None = None,
-    correlation_id: terminal.CorrelationId = None,
-    within: terminal.Within = HOLD_SECONDS,
-    as_json: AsJson = False,
-) -> None:
-    """Hold a job until it is resumed. One that runs stops at its next boundary."""
-    show_record(
-        lambda plane: plane.jobs.pause(job_id, reason, correlation_id=correlation_id, within_seconds=within),
-        as_json,
-        terminal.show_receipt,
-    )
-
-
-@job_app.command("resume")
-def resume_job(
-    job_id: UUID, note: str | None = None, operator_input: terminal.OperatorInput = None, as_json: AsJson = False
-) -> None:
-    """Let a held job go on. A question is answered with `settle` instead."""
-    show_record(
-        lambda plane: plane.jobs.resume(job_id, note, operator_input=operator_input), as_json, terminal.show_receipt
-    )
-
-
-@job_app.command("cancel")
-def cancel_job(job_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
-    """End a job. One that runs ends at its next boundary."""
-    show_record(lambda plane: plane.jobs.cancel(job_id, reason), as_json, terminal.show_receipt)
+add_command(
+    job_app, "pause", routes.PAUSE_JOB, "Hold a job until it is resumed. One that runs stops at its next boundary.",
+    terminal.show_receipt, body=terminal.PAUSE,
+)  # fmt: skip
+add_command(
+    job_app, "resume", routes.RESUME_JOB, "Let a held job go on. A question is answered with `settle` instead.",
+    terminal.show_receipt, body=terminal.RESUMPTION,
+)  # fmt: skip
+add_command(
+    job_app, "cancel", routes.CANCEL_JOB, "End a job. One that runs ends at its next boundary.", terminal.show_receipt, body=terminal.REASON
+)  # fmt: skip
 
 
 @job_app.command("watch")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,15 +13,15 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import AsJson, add_command, say, show_record
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies import routes
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.policies import PolicyRow, Terms, quorum_said
+from cortex_plane.policies.model.policies import PolicyRow, Terms
 from cortex_plane.policies.model.versions import DEFAULT_CALLS, MAX_CALLS
 from cortex_plane.policies.rules.terms import approvers_said, term_said
 
@@ -30,36 +31,55 @@ policy_app = typer.Typer(no_args_is_help=True, help="Policies: which calls are a
 File = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML; - reads stdin.")]
 
 
+DryRun = Annotated[bool, Option("--dry-run", help="Only say what would change.")]
+Merge = Annotated[bool, Option("--merge", help="Keep the policies that are not in the file.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Remove the policies that are not in the file without asking.")]
+Expect = Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")]
+Apply = Callable[[Client, versions.PolicyFile], Awaitable[versions.Applied]]
+ReadVersion = Callable[[Client], Awaitable[int]]
+
+
 @policy_app.command("apply")
 def apply_policies(
     file: File,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would change.")] = False,
-    merge: Annotated[bool, Option("--merge", help="Keep the policies that are not in the file.")] = False,
-    yes: Annotated[
-        bool, Option("--yes", "-y", help="Remove the policies that are not in the file without asking.")
-    ] = False,
+    dry_run: DryRun = False,
+    merge: Merge = False,
+    yes: Yes = False,
     note: Annotated[str | None, Option(help="For the audit trail.")] = None,
-    expect: Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")] = None,
+    expect: Expect = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the org's policies those of a file. What is not in the file is gone, after a question; every version is kept."""
+
+    async def read_version(plane: Client) -> int:
+        return (await plane.policies.get()).version
+
     draft = versions.PolicyFile(
         text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
     )
-    if not (dry_run or merge or yes):
-        draft = _confirm_removal(draft, can_ask=str(file) != "-" and sys.stdin.isatty())
-    show_record(lambda plane: plane.policies.apply(draft), as_json, _show_applied)
+    _apply(draft, lambda plane, one: plane.policies.apply(one), read_version, file, yes, as_json)
 
 
-def _confirm_removal(draft: versions.PolicyFile, *, can_ask: bool) -> versions.PolicyFile:
+def _apply(
+    draft: versions.PolicyFile, apply: Apply, read_version: ReadVersion, file: Path, yes: bool, as_json: bool
+) -> None:
+    if not (draft.dry_run or draft.merge or yes):
+        can_ask = str(file) != "-" and sys.stdin.isatty()
+        draft = _confirm_removal(draft, apply, read_version, can_ask=can_ask)
+    show_record(lambda plane: apply(plane, draft), as_json, _show_applied)
+
+
+def _confirm_removal(
+    draft: versions.PolicyFile, apply: Apply, read_version: ReadVersion, *, can_ask: bool
+) -> versions.PolicyFile:
     """The same file, to be applied to the version with which it was compared."""
 
     async def compare(plane: Client) -> tuple[versions.PolicyFile, versions.PolicyDiff]:
         version = draft.expected_version
         if version is None:
-            version = (await plane.policies.get()).version
+            version = await read_version(plane)
         expecting = replace(draft, expected_version=version)
-        return expecting, (await plane.policies.apply(replace(expecting, dry_run=True))).diff
+        return expecting, (await apply(plane, replace(expecting, dry_run=True))).diff
 
     expecting, diff = run(compare)
     if diff.removed:
@@ -150,14 +170,22 @@ platform_app.add_typer(platform_policy_app, name="policy")
 @platform_policy_app.command("apply")
 def apply_platform_policies(
     file: File,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: DryRun = False,
+    merge: Merge = False,
+    yes: Yes = False,
     note: Annotated[str | None, Option(help="For the audit trail of every org.")] = None,
-    expect: Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")] = None,
+    expect: Expect = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the platform's policies those of a file. What is not in the file is gone, in every org."""
-    draft = versions.PolicyFile(text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect)
-    show_record(lambda plane: plane.platform.apply_policies(draft), as_json, _show_applied)
+    """Make the platform's policies those of a file. What is not in the file is gone in every org, after a question."""
+
+    async def read_version(plane: Client) -> int:
+        return (await plane.platform.get_policies()).version
+
+    draft = versions.PolicyFile(
+        text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
+    )
+    _apply(draft, lambda plane, one: plane.platform.apply_policies(one), read_version, file, yes, as_json)
 
 
 @platform_policy_app.command("show")
@@ -189,7 +217,7 @@ def _show_applied(result: versions.Applied) -> None:
 
 def _change_line(change: versions.RowChange) -> str:
     mark = {"added": "+", "removed": "-"}.get(change.change, "~")
-    where = f"team {change.team}" if change.team else "org"
+    where = f"team {change.team}" if change.team else str(change.level)
     return f"{mark} {harmless(where)}: {harmless(change.name)}"
 
 
@@ -202,7 +230,7 @@ def _policy_row(level: str, row: PolicyRow) -> dict[str, Any]:
     if row.approvers is not None:
         parts.append(f"by {approvers_said(row.approvers)}")
     if row.quorum is not None:
-        parts.append(f"quorum {quorum_said(row.quorum)}")
+        parts.append(f"quorum {row.quorum.in_words()}")
     if row.escalation_seconds is not None:
         when = f"{_time(row.escalation_seconds)} before" if row.escalation_seconds else "never"
         parts.append(f"escalates {when}")

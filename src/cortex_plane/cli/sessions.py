@@ -13,7 +13,7 @@ from cortex_plane.calls.model import Permissions
 from cortex_plane.cli import terminal
 from cortex_plane.cli.plane import harmless
 from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record
-from cortex_plane.jobs.model.jobs import HOLD_SECONDS
+from cortex_plane.jobs import routes as job_routes
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft
 
@@ -70,8 +70,8 @@ def _show_permissions(permissions: Permissions) -> None:
     terminal.print_table(permissions.actions, "action state whom rule reason risk")
     if permissions.more_actions:
         say(f"and {permissions.more_actions} more actions")
-    asked = (f"{gate['gate']}, the {gate['whom']}: {'; '.join(gate['questions'])}" for gate in permissions.asking)
-    _show_part("asked first", [*asked])
+    questions = (f"{gate['gate']}, the {gate['whom']}: {'; '.join(gate['questions'])}" for gate in permissions.asking)
+    _show_part("asked first", [*questions])
     if permissions.more_asking:
         say(f"  and {permissions.more_asking} more gates")
     _show_part("capabilities", [_capability_line(capability) for capability in permissions.capabilities])
@@ -109,39 +109,18 @@ def _limit_line(kind: str, name: str, detail: dict[str, Any]) -> str:
     return f"{kind} {name}: " + ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
 
 
-@session_app.command("pause")
-def pause_session(
-    session_id: UUID,
-    reason: str | None = None,
-    correlation_id: terminal.CorrelationId = None,
-    within: terminal.Within = HOLD_SECONDS,
-    as_json: AsJson = False,
-) -> None:
-    """Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary."""
-    show_record(
-        lambda plane: plane.sessions.pause(session_id, reason, correlation_id=correlation_id, within_seconds=within),
-        as_json,
-        terminal.show_session_receipt,
-    )
-
-
-@session_app.command("resume")
-def resume_session(
-    session_id: UUID, note: str | None = None, operator_input: terminal.OperatorInput = None, as_json: AsJson = False
-) -> None:
-    """Let a held session go on."""
-    show_record(
-        lambda plane: plane.sessions.resume(session_id, note, operator_input=operator_input),
-        as_json,
-        terminal.show_session_receipt,
-    )
-
-
-@session_app.command("terminate")
-def terminate_session(session_id: UUID, reason: str | None = None, as_json: AsJson = False) -> None:
-    """End a session for good and cancel its open jobs."""
-    show_record(lambda plane: plane.sessions.terminate(session_id, reason), as_json)
-
+add_command(
+    session_app, "pause", job_routes.PAUSE_SESSION,
+    "Hold a session: its jobs wait until it is resumed. Those that run stop at their next boundary.",
+    terminal.show_session_receipt, body=terminal.PAUSE,
+)  # fmt: skip
+add_command(
+    session_app, "resume", job_routes.RESUME_SESSION, "Let a held session go on.",
+    terminal.show_session_receipt, body=terminal.RESUMPTION,
+)  # fmt: skip
+add_command(
+    session_app, "terminate", routes.TERMINATE_SESSION, "End a session for good and cancel its open jobs.", body=terminal.REASON
+)  # fmt: skip
 
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from cortex_plane.client import Client
     from cortex_plane.jobs.model.jobs import Job, SessionReceipt, SteeringResult
-    from cortex_plane.policies.model.changes import PendingChange
+    from cortex_plane.policies.model.policies import PendingChange
 
 T = TypeVar("T")
 
@@ -43,12 +44,17 @@ Atlases = Annotated[
 ]
 Limit = Annotated[int, Option(min=1, max=10_000, help="How many at most.")]
 
-CorrelationId = Annotated[str | None, Option(help="What the pause belongs to elsewhere; its events carry it.")]
-Within = Annotated[
-    int,
-    Option(min=1, max=86_400, help="Seconds after which what is under way is cut off, where no boundary comes before."),
-]
-OperatorInput = Annotated[str | None, Option(help="What the model reads before it goes on, as your words.")]
+PAUSE = {
+    "reason": str | None,
+    "correlation_id": Annotated[str | None, Option(help="What the pause belongs to elsewhere; its events carry it.")],
+    "within": Annotated[int, Option(min=1, max=86_400, help="Seconds after which what is under way is cut off, where no boundary comes before.")],
+}  # fmt: skip
+RESUMPTION = {
+    "note": str | None,
+    "operator_input": Annotated[str | None, Option(help="What the model reads before it goes on, as your words.")],
+}
+REASON = {"reason": str | None}
+"""Options that become the body of a request."""
 
 QUOTE_JSON = "Quote it: '{\"a\": 1}'."
 Cell = tuple[str, str]
@@ -72,24 +78,31 @@ def console() -> Console:
 
 
 def add_command(
-    app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, /, *, limit: int = 50, **filters: str
-) -> None:
-    """Add a command that sends the request of a route, and prints the answer. The values of the path are its arguments.
-    ``filters`` are its options with their help; `session` stands for `session_id`."""
+    app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, show: Callable[[Any], None] | None = None, /, *,
+    limit: int = 50, body: Mapping[str, Any] | None = None, **filters: str,
+) -> None:  # fmt: skip
+    """Add a command that sends the request of a route, and prints the answer, a record with ``show``. The values of the path are
+    its arguments. ``body``: its options that are fields of the body, with their types. ``filters``: those of the query, with their
+    help. `session` stands for `session_id`, `within` for `within_seconds`."""
     annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
     defaults: dict[str, Any] = {}
     for option, text in filters.items():
         value_type = _plain_type(route.query.model_fields[_field(route, option)].annotation) | None
         annotations[option], defaults[option] = Annotated[value_type, Option(help=text or None)], None
+    fields = {} if body is None else {option: _body_field(route, option) for option in body}
+    annotations |= body or {}
+    defaults |= {option: field.default for option, field in fields.items()}
     if isinstance(route, ListRoute) and issubclass(route.query or object, ListQuery):
         annotations["limit"], defaults["limit"] = Limit, limit
     annotations["as_json"], defaults["as_json"] = AsJson, False
 
     def command(as_json: bool, **values: Any) -> None:
         arguments = [values.pop(value) for value in route.path_names]
+        draft = {field.name: values.pop(option) for option, field in fields.items()}
         options = {_field(route, option): value for option, value in values.items()}
         if not isinstance(route, ListRoute):
-            show_record(lambda plane: plane.transport.call(route, *arguments), as_json)
+            content = None if body is None else route.body(**draft)
+            show_record(lambda plane: plane.transport.call(route, *arguments, body=content), as_json, show)
         elif "limit" in options:
             show_table(route, lambda plane: plane.transport.pages(route, *arguments, **options), as_json)
         else:
@@ -106,6 +119,11 @@ def add_command(
 
 def _field(route: Route[Any], option: str) -> str:
     return option if option in route.query.model_fields else f"{option}_id"
+
+
+def _body_field(route: Route[Any], option: str) -> dataclasses.Field[Any]:
+    fields: dict[str, dataclasses.Field[Any]] = route.body.__dataclass_fields__
+    return fields.get(option) or fields[f"{option}_seconds"]
 
 
 def _plain_type(kind: Any) -> Any:

@@ -82,12 +82,12 @@ class Policies(Noun):
     def versions(self, limit: int | None = None) -> AsyncIterator[policies.PolicyVersion]:
         return self._plane.pages(policy_routes.LIST_POLICY_VERSIONS, limit=limit)
 
-    async def explain(self, asked: policies.ExplainRequest) -> policies.Explained:
-        return await self._plane.call(policy_routes.EXPLAIN_POLICIES, body=asked)
+    async def explain(self, question: policies.ExplainRequest) -> policies.Explained:
+        return await self._plane.call(policy_routes.EXPLAIN_POLICIES, body=question)
 
-    async def simulate(self, asked: policies.SimulationRequest) -> policies.Simulation:
+    async def simulate(self, request: policies.SimulationRequest) -> policies.Simulation:
         """What a file would change about the calls of a time span. Nothing is applied."""
-        return await self._plane.call(policy_routes.SIMULATE_POLICIES, body=asked)
+        return await self._plane.call(policy_routes.SIMULATE_POLICIES, body=request)
 
 
 class Platform(Noun):

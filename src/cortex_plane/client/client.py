@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import httpx
 
-from cortex_plane.agents.model.tools import OnUncertain, Risk
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
 from cortex_plane.client.transport import Plane, Transport
 from cortex_plane.kernel.errors import Unavailable
+from cortex_plane.kernel.fields import Risk
 
 if TYPE_CHECKING:
     from cortex_plane.client.agents import Agents, Atlases, Platform, Policies, ToolConfirmations, Tools

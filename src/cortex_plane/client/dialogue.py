@@ -20,9 +20,8 @@ import orjson
 
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError, UncertainOutcome
 from cortex_plane.calls import routes
-from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unavailable
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, GateClosed, InvalidInput, TooMany, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 from cortex_plane.kernel.routes import Route
 

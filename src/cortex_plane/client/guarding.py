@@ -30,13 +30,13 @@ import httpx
 import orjson
 from pydantic import TypeAdapter
 
-from cortex_plane.agents.model.tools import OnUncertain, Risk, is_tool_name
+from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
 from cortex_plane.client.transport import Plane, problem, send, send_async
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
-from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, Risk
 from cortex_plane.kernel.schemas import check_strangers
 from cortex_plane.sessions.routes import CREATE_SESSION
 

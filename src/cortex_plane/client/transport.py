@@ -17,9 +17,8 @@ import httpx
 import orjson
 
 from cortex_plane.client.sockets import SocketTransport
-from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel import errors
-from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.errors import CortexError, GateClosed, TooMany, Unavailable
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.routes import ListRoute, Route
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +13,10 @@ from starlette.responses import Response
 
 from cortex_plane.agents.model.tools import ToolVersion
 from cortex_plane.approvals.model import approvals as model
-from cortex_plane.approvals.rules import refusal, standing_obstacle
+from cortex_plane.approvals.rules.authority import standing_obstacle
+from cortex_plane.approvals.rules.decisions import refusal
 from cortex_plane.approvals.verbs import approvals, decisions, settlements
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.answers import question_of, read_answer
 from cortex_plane.dashboard.visits import Visit, find_member, parse_form, parse_number, signed_in
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical, unique
@@ -27,6 +30,8 @@ ASKED_TWICE = frozenset({"high", "critical"})
 """The risks that are approved with a second press."""
 SPANS = {3600: "1 hour", 8 * 3600: "8 hours", 24 * 3600: "1 day", 7 * 24 * 3600: "7 days"}
 """How long a standing approval may last, as the card offers it."""
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_TICKS = {"yes": True, "no": False}
 
 
 def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor: Actor) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
         "voted": own_vote if own_vote is not None and own_vote.counts_with is None else None,
         "may_delegate": approval.may_decide and is_call and own_vote is None,
         "standing_spans": SPANS if standing_obstacle(approval) is None else {},
-        "question": question_of(approval),
+        "question": model.question_of(approval),
         "draft": {},
         "seen": seen_of(details),
         "now": details.now,
@@ -60,8 +65,8 @@ def card_context(details: model.ApprovalDetails, tool: ToolVersion | None, actor
 
 
 def edit_changes(approval: model.Approval) -> list[text.Change]:
-    edited = approval.original_arguments is not None
-    return text.changes(approval.original_arguments, approval.arguments) if edited else []
+    is_edited = approval.original_arguments is not None
+    return text.changes(approval.original_arguments, approval.arguments) if is_edited else []
 
 
 def seen_of(details: model.ApprovalDetails) -> str:
@@ -326,3 +331,30 @@ router.add("/approvals/{approval_id}/delegate", signed_in(delegate), "POST")
 router.add("/approvals/{approval_id}/edit", signed_in(edit), "GET")
 router.add("/approvals/{approval_id}/edit", signed_in(preview_edit), "POST", max_body=MAX_BODY_BYTES)
 router.add("/approvals/{approval_id}/answer", signed_in(answer), "POST")
+
+
+def read_answer(approval: model.Approval, form: Mapping[str, str]) -> Any:
+    """The answer that a form holds. Its fields are named by the macro `answer_fields`. What is no number stays text, so that its check can say so."""
+    question = model.question_of(approval)
+    if question is None or question.schema is None:
+        return _plain(form.get("answer", ""))
+    texts = [(field, _plain(form.get(f"field.{field.name}", ""))) for field in question.fields]
+    return {field.name: _value(field.type, text) for field, text in texts if text}
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n").strip()
+
+
+def _value(kind: str, text: str) -> Any:
+    if kind == "boolean":
+        return _TICKS.get(text, text)
+    if kind in ("integer", "number") and _INTEGER.fullmatch(text):
+        return int(text)
+    if kind == "number":
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+        return number if math.isfinite(number) else text
+    return text

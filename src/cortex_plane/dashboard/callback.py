@@ -14,20 +14,18 @@ import pydantic
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, DecisionReceipt, RecordResult, question_of
 from cortex_plane.approvals.model.credentials import Visitor, read_confirmation
-from cortex_plane.approvals.rules import refusal
+from cortex_plane.approvals.rules.decisions import refusal
 from cortex_plane.approvals.verbs import approvals, credentials
 from cortex_plane.dashboard import pages, text
-from cortex_plane.dashboard.answers import question_of, read_answer
-from cortex_plane.dashboard.approvals import edit_changes
+from cortex_plane.dashboard.approvals import edit_changes, read_answer
 from cortex_plane.dashboard.visits import MAX_FIELDS, person, require_same_origin
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unauthenticated
 from cortex_plane.kernel.fields import Note, adapter
 from cortex_plane.kernel.routes import PageRoutes
 from cortex_plane.notify.verbs import cards
-from cortex_plane.policies.model.policies import quorum_said
 
 router = PageRoutes()
 
@@ -92,7 +90,7 @@ async def _card(
         address="?" + urlencode(address),
         shown=version,
         nonce=nonce,
-        quorum=quorum_said(approval.quorum),
+        quorum=approval.quorum.in_words(),
         tree=text.tree(approval.arguments),
         raw=text.escaped_json(approval.arguments),
         changes=edit_changes(approval),
@@ -105,7 +103,7 @@ def _decision_page(visitor: Visitor, receipt: DecisionReceipt) -> Response:
     again = receipt.result is RecordResult.DUPLICATE
     if approval.status is ApprovalStatus.PENDING:
         title = "You approved this already." if again else "Your approval counts."
-        count = f"{approval.votes_for} so far; it needs {quorum_said(approval.quorum)}."
+        count = f"{approval.votes_for} so far; it needs {approval.quorum.in_words()}."
         return _message(200, title, f"{approval.tool_name}: {count}")
     by = f" by {approval.resolved_by_name}" if approval.resolved_by_name else ""
     title = f"Already {_DONE[choice].lower()}{by}." if again else f"{_DONE[choice]}."

@@ -10,8 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from cortex_plane.approvals.model import approvals as approval_model
+from cortex_plane.approvals.model.approvals import question_of
 from cortex_plane.calls.model import ActionAnswer, ActionState, Whom
-from cortex_plane.dashboard.answers import question_of
 from cortex_plane.gates.model.atlases import MatchMode, Trigger, TriggerType
 from cortex_plane.gates.rules.prompts import NewsKind, gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS

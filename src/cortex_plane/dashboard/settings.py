@@ -18,7 +18,7 @@ from uuid import UUID
 from starlette.responses import HTMLResponse, Response
 
 from cortex_plane.approvals.model.approvals import Revocation
-from cortex_plane.approvals.rules import revocation_refusal
+from cortex_plane.approvals.rules.authority import revocation_refusal
 from cortex_plane.approvals.verbs import standing_approvals
 from cortex_plane.dashboard import pages
 from cortex_plane.dashboard.visits import Visit, parse_filter, parse_form, parse_id, signed_in

@@ -118,8 +118,8 @@ limit $3
 
 
 -- name: list_governed_calls
--- The calls of a time span in sessions that are bound to an atlas, newest first, with the risk of the tool as it was published for the
--- call.
+-- The calls of a time span that an atlas governs, newest first, with the risk of the tool as it was published for the call. $5: the
+-- plane's own tools, which none governs.
 select c.id, c.tool_name, c.arguments, a.slug as agent, coalesce(x.risk, v.risk) as risk
 from tool_call c
 join job j on j.org_id = c.org_id and j.id = c.job_id
@@ -128,6 +128,7 @@ join agent a on a.org_id = j.org_id and a.id = j.agent_id
 left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
 where c.created_at >= $2 and c.created_at < $3 and c.created_at > '-infinity' -- its index
+  and (j.kind = 'external' or c.tool_name <> all ($5::text[]))
 order by c.created_at desc, c.id desc
 limit $4
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from cortex_plane.db.database import Database, Queries, Row, Transaction, many, one
 from cortex_plane.gates.model.atlases import AtlasSummary, NumberedVersion
+from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.gates.rules.replays import GovernedCall
 from cortex_plane.tenancy.model.access import Actor, Forged, MacKind
 
@@ -63,7 +64,8 @@ async def list_governed_calls(
 ) -> AsyncGenerator[list[GovernedCall], None]:
     """The calls of sessions that are bound to an atlas, newest first, a few at a time."""
     rows: list[Row] = []
-    async for row in tx.stream(queries.list_governed_calls, atlas_id, since, until, limit, batch=CALLS_AT_ONCE):
+    values = (atlas_id, since, until, limit, sorted(OF_THE_PLANE))
+    async for row in tx.stream(queries.list_governed_calls, *values, batch=CALLS_AT_ONCE):
         rows.append(row)
         if len(rows) == CALLS_AT_ONCE:
             yield many(GovernedCall, rows)

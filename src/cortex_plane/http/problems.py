@@ -12,8 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.kernel.errors import CortexError, InvalidInput, TooLarge
+from cortex_plane.kernel.errors import CortexError, GateClosed, InvalidInput, TooLarge
 
 log = structlog.get_logger()
 

@@ -74,11 +74,11 @@ class OpenStreams:
         count = self._of_org[actor.org_id]
         if self.of[who] >= MOST_OF_ONE or count >= self._most_of_org:
             own = self.of[who] >= MOST_OF_ONE
-            opened = (
+            stream = (
                 f"You have {MOST_OF_ONE} streams open" if own else f"Your org has {count} streams open in this process"
             )
             raise TooMany(
-                f"{opened} already.",
+                f"{stream} already.",
                 code="too_many_streams",
                 hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
             )

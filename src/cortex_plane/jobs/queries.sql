@@ -102,17 +102,25 @@ select previous_status, new_status, metadata, created_at from job_history where 
 
 -- name: hold_job
 -- A job that a worker runs keeps running to its boundary, or until `hold_by`; one that only waits for a worker is paused at once. One
--- that is held already stays paused as it was.
+-- that is held already is paused as it was asked first, by the sooner time.
 update job j
 set holds = j.holds || $2::text, held_at = coalesce(j.held_at, t.at), runnable_at = null,
   pause = case
-    when j.worker_id is not null then $3::jsonb
+    when j.worker_id is not null then case when j.holds = '{}' then $3::jsonb else coalesce(j.pause, $3) end
       || jsonb_build_object('hold_by', least(t.at + make_interval(secs => $4), (j.pause ->> 'hold_by')::timestamptz))
     when j.holds = '{}' then $3::jsonb || jsonb_build_object('paused_at', t.at)
     else j.pause end
 from (select plane_now() as at) t
 where j.id = $1 and not $2 = any (j.holds)
 returning j.status = 'RUNNING' and j.worker_id is null as pause_now, pause_data(j.pause, j.checkpoint, null) as data
+
+
+-- name: shorten_pause
+-- Of a job that somebody paused already and that still runs.
+update job j set pause = j.pause || jsonb_build_object('hold_by', t.at)
+from (select plane_now() + make_interval(secs => $2) as at) t
+where j.id = $1 and j.worker_id is not null and (j.pause ->> 'hold_by')::timestamptz > t.at
+returning t.at
 
 
 -- name: insert_job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,8 @@ from uuid import UUID
 from cortex_plane.approvals.model.approvals import NewRequest
 from cortex_plane.jobs.model.jobs import JobKind, JobStatus
 from cortex_plane.jobs.model.state import Changes
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.kernel.canonical import canonical
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,14 +75,44 @@ UNSHARED = SlotShares()
 """Whoever asks gets what there is."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+NO_ROWS: frozenset[int] = frozenset()
+
+
 class NewStep:
-    index: int
-    message_seq: int
-    response: bytes
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
+    """A response of the model with what it cost. Raises ``InvalidInput`` where it cannot be stored."""
+
+    __slots__ = (
+        "_json",
+        "completion_tokens",
+        "in_rows",
+        "index",
+        "message_seq",
+        "prompt_tokens",
+        "response",
+        "seconds",
+    )
+
+    def __init__(
+        self, response: Mapping[str, Any], *, index: int, message_seq: int, prompt_tokens: int, completion_tokens: int,
+        seconds: float, in_rows: frozenset[int] = NO_ROWS,
+    ) -> None:  # fmt: skip
+        """``in_rows``: the calls whose arguments may be left to their rows, once a write holds these."""
+        self.response, self.index, self.message_seq, self.seconds = response, index, message_seq, seconds
+        self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
+        self.in_rows, self._json = in_rows, self._encode(in_rows)
+
+    def json(self, in_rows: frozenset[int]) -> str:
+        """As it is stored by a write that holds the rows of these calls."""
+        return self._json if in_rows == self.in_rows else self._encode(in_rows)
+
+    def _encode(self, in_rows: frozenset[int]) -> str:
+        if not in_rows:
+            return canonical(self.response).decode()
+        calls = [
+            {"id": call["id"], "name": call["name"]} if position in in_rows else call
+            for position, call in enumerate(self.response["calls"])
+        ]
+        return canonical({**self.response, "calls": calls}).decode()
 
 
 @dataclass(kw_only=True)
@@ -98,6 +128,8 @@ class StepWrite:
     done_step: int | None = None
     calls: bytes | None = None
     """JSON: new rows of the ledger; those with status `intended` may be sent once this is durable."""
+    in_rows: frozenset[int] = NO_ROWS
+    """The calls of the response whose arguments are in their rows, and not in the response too."""
     outcomes: bytes | None = None
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()

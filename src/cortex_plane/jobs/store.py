@@ -21,10 +21,9 @@ from cortex_plane.jobs.rules import Assignment
 from cortex_plane.kernel.fields import parse
 from cortex_plane.policies.model.policies import PolicyRow
 from cortex_plane.policies.model.versions import row_as_json
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp
 from cortex_plane.sessions.rules import SessionMessage, StepRow
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 queries = Queries("jobs")
 _STATUSES: Mapping[str, JobStatus] = {status.value: status for status in JobStatus}
@@ -186,7 +185,7 @@ async def advance_job(
         "advance_job", job.org_id, job.job_id, worker_id, job.epoch, number,
         write.checkpoint, write.memory, write.mac,
         step.index if step else None, step.message_seq if step else write.message_seq,
-        step.response.decode() if step else None, step.prompt_tokens if step else None,
+        step.json(write.in_rows) if step else None, step.prompt_tokens if step else None,
         step.completion_tokens if step else None, step.seconds if step else None,
         write.done_step, write.calls.decode() if write.calls else None, write.arguments or None,
         write.outcomes.decode() if write.outcomes else None, write.results or None,

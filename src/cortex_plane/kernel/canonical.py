@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,11 @@ _EXACT = 2**53  # below it every integral float is exactly its decimal form
 def canonical(value: Any) -> bytes:
     """Sorted keys, no spaces, UTF-8; integral floats become integers, because JSONB may give them back so."""
     return orjson.dumps(_checked(value, "$"), option=orjson.OPT_SORT_KEYS)
+
+
+def iso(at: datetime) -> str:
+    """Always with six digits and a Z, so that it is one string for one moment."""
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def check_json(value: Any, name: str, max_bytes: int) -> None:

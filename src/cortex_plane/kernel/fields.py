@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -86,6 +87,24 @@ ChannelType = Annotated[str, StringConstraints(min_length=1, max_length=50, patt
 Clearance = Annotated[int, Field(strict=True, ge=0, le=1000)]
 JsonObject = Annotated[dict[str, Any], refused_as("unstorable_json", check_json, "object", MAX_OBJECT_BYTES)]
 JsonValue = Annotated[Any, refused_as("unstorable_json", check_json, "value", MAX_OBJECT_BYTES)]
+
+
+class Risk(StrEnum):
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+RISKS = tuple(Risk)
+"""From the lowest to the highest."""
+UNDECLARED = Risk.MEDIUM
+"""What is assumed of a tool that does not declare its risk."""
+
+
+def highest_risk(own: Risk, *others: Risk | None) -> Risk:
+    """What is declared about a call never lowers what is known of its tool. None: nothing is known."""
+    return max((own, *(risk for risk in others if risk is not None)), key=RISKS.index)
 
 
 def _in_our_time(moment: datetime) -> datetime:

@@ -26,10 +26,10 @@ def reserve_of(size: int) -> int:
 class Shares:
     """How many places each org has. It only counts; whoever takes a place gives it back."""
 
-    def __init__(self, size: int, share: int | None = None, reserve: int | None = None) -> None:
+    def __init__(self, size: int, share: int | None = None) -> None:
         self.free = size
         self._share = size if share is None else share
-        self._reserve = reserve_of(size) if reserve is None else reserve
+        self._reserve = reserve_of(size)
         # By the number of an org's id: the hash of a UUID is a function of Python's, and this is counted for every request.
         self._held: dict[int, int] = {}
 
@@ -190,46 +190,3 @@ class SharedLoads(Generic[K, V]):
             del self._tasks[key]
         if not task.cancelled() and task.exception() is None:
             keep(task.result())
-
-
-class SharedReads(Generic[K, V]):
-    """Reads for many callers at a time: those who ask while one is under way share the next one, so no answer is older than its question."""
-
-    def __init__(self) -> None:
-        self._next: dict[K, asyncio.Future[V] | None] = {}
-        """Of each key that is being read: what those who asked meanwhile wait for."""
-        self._tasks: set[asyncio.Future[V]] = set()
-
-    async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        if key not in self._next:
-            self._next[key] = None
-            try:
-                return await read()
-            finally:
-                self._continue(key, read)
-        answer = self._next[key]
-        if answer is None:
-            answer = self._next[key] = asyncio.get_running_loop().create_future()
-        # A caller that stops waiting does not cancel it for the others.
-        return await asyncio.shield(answer)
-
-    def _continue(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> None:
-        answer = self._next.pop(key)
-        if answer is not None:
-            self._next[key] = None
-            task = asyncio.ensure_future(read())
-            self._tasks.add(task)
-            task.add_done_callback(lambda task: self._finish(key, task, read, answer))
-
-    def _finish(
-        self, key: K, task: asyncio.Future[V], read: Callable[[], Coroutine[Any, Any, V]], answer: asyncio.Future[V]
-    ) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            answer.cancel()
-        elif error := task.exception():
-            answer.set_exception(error)
-            answer.exception()  # maybe nobody waits any more
-        else:
-            answer.set_result(task.result())
-        self._continue(key, read)

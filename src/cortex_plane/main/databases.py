@@ -33,7 +33,7 @@ from cortex_plane.jobs.verbs.master_key import Resealed, begin_rotation, finish_
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import OFF, Settings
-from cortex_plane.proof.verbs.roots import RootPlace, copied_to
+from cortex_plane.proof.verbs.audit import RootPlace, copied_to
 from cortex_plane.tenancy.verbs import keys
 
 DATABASE = "cortex"
@@ -80,14 +80,14 @@ async def rotate_master_key(settings: Settings, url: str, new_key: Callable[[], 
     async with _without_key(url) as db:
         await install_next_master_key(settings, db)
         old = Vault(master_key(settings))
-        known = await read_plane_key(db)
-        if known is None or known.fingerprint == old.fingerprint:
+        plane_key = await read_plane_key(db)
+        if plane_key is None or plane_key.fingerprint == old.fingerprint:
             if (resealed := await finish_rotation(db, old)) is not None:
                 return resealed, True
         elif settings.master_key is None:
             raise wrong_master_key()
         new = Vault(new_key() if settings.master_key else next_master_key(settings))
-        if known is None or known.fingerprint == old.fingerprint or known.fingerprint != new.fingerprint:
+        if plane_key is None or plane_key.fingerprint == old.fingerprint or plane_key.fingerprint != new.fingerprint:
             await begin_rotation(db, old, new, settings.poison_deaths)
             await install_next_master_key(settings, db)
         return await finish_rotation(db, new), False

@@ -157,8 +157,8 @@ async def _look_at_jobs(
             hint="Set CORTEX_MASTER_KEY as for the workers, or run this where the plane's directory is (CORTEX_HOME).",
         )
     vault = Vault(key)
-    prepared = settings.prepared_statements
-    async with opened(url, max_size=4, prepared_statements=prepared, vault=vault, reads_only=True) as db:
+    statements = settings.prepared_statements
+    async with opened(url, max_size=4, prepared_statements=statements, vault=vault, reads_only=True) as db:
         if missing := await pending(db):
             raise SetupError(
                 f"The database lacks {', '.join(missing)} of this release.",

@@ -48,11 +48,11 @@ def run_workers(settings: Settings, processes: int, references: Sequence[str], n
     arguments = [f"--app={reference}" for reference in references]
 
     async def keep(number: int) -> int:
-        named = [f"--name={name}-{number}"] if name else []
+        names = [f"--name={name}-{number}"] if name else []
         environment = {}
         if settings.metrics_port:
             environment[variable("metrics_port")] = str(settings.metrics_port + number - 1)
-        worker = [*arguments, *named, f"--concurrency={each + (number <= rest)}", "--processes=1"]
+        worker = [*arguments, *names, f"--concurrency={each + (number <= rest)}", "--processes=1"]
         return await keep_process("worker", worker, environment, settings.grace_seconds, must_start=True)
 
     return asyncio.run(_run_all([functools.partial(keep, number) for number in range(1, processes + 1)]))
@@ -75,12 +75,12 @@ async def _run_all(keepers: Sequence[Callable[[], Coroutine[Any, Any, int]]]) ->
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait([*processes, stopped], return_when=asyncio.FIRST_COMPLETED)
-    for task in (*processes, stopped):
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([*processes, stopping], return_when=asyncio.FIRST_COMPLETED)
+    for task in (*processes, stopping):
         task.cancel()
     await asyncio.gather(*processes, return_exceptions=True)
-    return next((task.result() for task in done if task is not stopped), 0)
+    return next((task.result() for task in done if task is not stopping), 0)
 
 
 async def stop_without(parent: int, stop: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from cortex_plane.kernel.meters import metered
 from cortex_plane.main.databases import master_key, open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.main.supervisor import stop_without
-from cortex_plane.notify.verbs.answer_callbacks import AnswerCallbacks
+from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.worker.scheduler import Scheduler, in_background
 from cortex_plane.worker.tools.app import App, load_app
 from cortex_plane.worker.worker import JobRunner, WorkerSettings

@@ -130,50 +130,6 @@ def read(text: str) -> Draft:
     return draft
 
 
-def merge_rows(before: Sequence[versions.PlacedRow], rows: Sequence[versions.PlacedRow]) -> list[versions.PlacedRow]:
-    """The rows of a file among those of before, which are kept. A row of the same name is replaced in its place; a new one
-    follows the row before it in the file, or comes first in its level. Raises ``InvalidInput`` where they are too many."""
-    old, new = _by_team(before), _by_team(rows)
-    merged = [
-        row
-        for team_id in dict.fromkeys((None, *old, *new))
-        for row in _merge_level(old.get(team_id, ()), new.get(team_id, ()))
-    ]
-    if len(merged) > versions.MAX_ROWS:
-        raise InvalidInput(
-            f"There would be {len(merged)} policies; the limit is {versions.MAX_ROWS}.",
-            hint="Remove some first: apply a whole file without `merge`.",
-        )
-    return [replace(row, position=position) for position, row in enumerate(merged)]
-
-
-def _by_team(rows: Iterable[versions.PlacedRow]) -> dict[UUID | None, list[versions.PlacedRow]]:
-    teams: dict[UUID | None, list[versions.PlacedRow]] = {}
-    for row in rows:
-        teams.setdefault(row.team_id, []).append(row)
-    return teams
-
-
-def _merge_level(
-    before: Sequence[versions.PlacedRow], rows: Sequence[versions.PlacedRow]
-) -> Iterator[versions.PlacedRow]:
-    names = {row.row.name for row in before}
-    replacing: dict[str, versions.PlacedRow] = {}
-    following: dict[str | None, list[versions.PlacedRow]] = {}
-    last: str | None = None
-    for row in rows:
-        if row.row.name in names:
-            last = row.row.name
-            replacing[last] = row
-        else:
-            following.setdefault(last, []).append(row)
-    yield from following.get(None, ())
-    for row in before:
-        # Rows of a team that was renamed take its newest name.
-        yield replacing.get(row.row.name) or (replace(row, team=rows[0].team) if rows else row)
-        yield from following.get(row.row.name, ())
-
-
 def write(rows: Iterable[versions.PlacedRow]) -> str:
     """The file of which `read` and `place` make these rows; members are named by their ids."""
     teams: dict[str, list[dict[str, Any]]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import functools
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,9 +12,6 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-
-from cortex_plane.kernel.canonical import canonical
-from cortex_plane.tenancy.model.access import Actor
 
 GENESIS = bytes(32)
 FORMATS = (1, 2)
@@ -31,36 +27,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 SessionEvent = tuple[str, UUID | None, dict[str, Any]]
 """The type of an event of a session, the job that it concerns, and its data."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fact:
-    """Something that happened, before it has a place in a chain."""
-
-    action: str
-    body: bytes
-    job: UUID | str | None = None
-    """The job that it concerns."""
-
-    @classmethod
-    def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
-        """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
-        # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
-        payload = orjson.dumps(data, default=_uuid_text, option=orjson.OPT_SORT_KEYS)
-        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _actor_json(actor), payload)
-        return cls(action=action, body=body, job=data.get("job"))
-
-
-def _uuid_text(value: object) -> str:
-    """The driver's own UUIDs, which the encoder does not know."""
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"an audit entry holds no {type(value).__name__}")
-
-
-@functools.lru_cache(maxsize=1024)
-def _actor_json(actor: Actor) -> bytes:
-    return canonical(actor.as_audit())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +101,6 @@ def microseconds(at: datetime) -> int:
 def moment(us: int) -> datetime:
     """The other way round."""
     return _EPOCH + us * _MICROSECOND
-
-
-def iso(at: datetime) -> str:
-    """Always with six digits and a Z, so that it is one string for one moment."""
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def chain_hash(
@@ -269,6 +230,14 @@ def _listed(seqs: list[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RootMade:
+    """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
+
+    made: bool
+    root: AuditRoot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RootFault:
     """The first root that does not verify, and why."""
 
@@ -356,14 +325,6 @@ class AuditRoot:
     key_id: UUID
     fingerprint: str
     created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RootMade:
-    """The newest root, and whether it was made just now: where nothing was appended since, there is nothing to cover."""
-
-    made: bool
-    root: AuditRoot
 
 
 KEY_BYTES = 32

@@ -11,8 +11,9 @@ import orjson
 
 from cortex_plane.db.database import Queries, Transaction, many, one
 from cortex_plane.policies.model.versions import placed, row_line
-from cortex_plane.proof.model import AuditEntry, ChainHead, Fact, RootedHead, SessionEvent
+from cortex_plane.proof.model import AuditEntry, ChainHead, RootedHead, SessionEvent
 from cortex_plane.proof.rules.roots import GrownHead, KeptRoot
+from cortex_plane.tenancy.model.access import Fact
 
 queries = Queries("proof")
 

@@ -121,15 +121,14 @@ def recorded_form(response: completions.Response) -> dict[str, Any]:
     }
 
 
-def requests_of(response: Mapping[str, Any]) -> tuple[CallRequest, ...]:
-    return tuple(CallRequest(**call) for call in response["calls"])
-
-
-def as_sent(requests: Sequence[CallRequest], rows: Mapping[int, ToolCall]) -> tuple[CallRequest, ...]:
-    """The calls as they were really made: where a person edited one, the model sees the edited call as its own."""
+def requests_of(response: Mapping[str, Any], rows: Mapping[int, ToolCall]) -> tuple[CallRequest, ...]:
+    """The calls as they were really made. Arguments that are in the row of a call alone come from there, and those that a person
+    edited: the model sees the edited call as its own."""
     return tuple(
-        replace(request, arguments=rows[index].arguments) if index in rows and rows[index].edited else request
-        for index, request in enumerate(requests)
+        CallRequest(**{**call, "arguments": rows[position].arguments})
+        if "arguments" not in call or (position in rows and rows[position].edited)
+        else CallRequest(**call)
+        for position, call in enumerate(response["calls"])
     )
 
 
@@ -158,7 +157,7 @@ def rebuilt(
         entries += heard([m for m in messages if position < m.seq <= step.message_seq], job_id)
         position = step.message_seq
         calls_by_position = {call.position: call for call in calls.get(step.step_index, ())}
-        requests = as_sent(requests_of(step.response), calls_by_position)
+        requests = requests_of(step.response, calls_by_position)
         turns: list[Turn] = [AssistantTurn(text=step.response["text"], calls=requests)]
         if requests:
             results = tuple(result_of(request, calls_by_position[index]) for index, request in enumerate(requests))

@@ -13,10 +13,9 @@ from cortex_plane.db.database import Database, Queries, Row, Transaction, one
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.text import redact
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model import sessions as session_model
 from cortex_plane.sessions.model.events import GATES, Event
-from cortex_plane.tenancy.model.access import Actor, MacKind
+from cortex_plane.tenancy.model.access import Actor, Fact, MacKind
 from cortex_plane.tenancy.store import mapping_mac
 
 queries = Queries("sessions")

@@ -41,7 +41,7 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.sessions.rules import as_sent, heard, merge_assistant_turns, recorded_form, requests_of
+from cortex_plane.sessions.rules import heard, merge_assistant_turns, recorded_form, requests_of
 from cortex_plane.worker import calls as step_calls
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.context_window import ContextWindow
@@ -296,7 +296,7 @@ class Attempt:
             await self._evaluate_gates()
         rows = [call for call in point.calls if call.step_index == step]
         calls = await restore_calls(self.lease, self.gates, self.authorizer, response, rows)
-        requests = as_sent(requests_of(response), {row.position: row for row in rows})
+        requests = requests_of(response, {row.position: row for row in rows})
         turn = completions.AssistantTurn(text=response["text"], calls=requests)
         self.conversation.turns.append(turn, step=step, seq=point.read_to)
         await self._resolve(calls, StepWrite())
@@ -385,26 +385,22 @@ class Attempt:
         if not response.calls and not (response.text or "").strip():
             remedy = "Look at the agent's prompt and model, then `cortex job resubmit` it."
             raise Ended(JobFailed("The model returned nothing: neither text nor a call.", remedy))
-        try:
-            response_json = canonical(recorded_form(response))
-        except CortexError as error:
-            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
-        record = NewStep(
-            index=progress.step,
-            message_seq=progress.message_seq,
-            response=response_json,
-            prompt_tokens=response.usage.prompt_tokens,
-            completion_tokens=response.usage.completion_tokens,
-            seconds=ticks() - self.step_start,
-        )
-        turn = completions.AssistantTurn(text=response.text, calls=response.calls)
-        self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
-        if not response.calls:
-            return ResponseStep(record, response)
         calls = [
             step_calls.plan_call(position, request, new_id(), self.lease.toolbox, progress.step)
             for position, request in enumerate(response.calls)
         ]
+        try:
+            record = NewStep(
+                recorded_form(response), index=progress.step, message_seq=progress.message_seq,
+                prompt_tokens=response.usage.prompt_tokens, completion_tokens=response.usage.completion_tokens,
+                seconds=ticks() - self.step_start, in_rows=step_calls.with_exact_rows(calls),
+            )  # fmt: skip
+        except CortexError as error:
+            raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
+        turn = completions.AssistantTurn(text=response.text, calls=response.calls)
+        self.conversation.turns.append(turn, step=progress.step, seq=progress.message_seq)
+        if not response.calls:
+            return ResponseStep(record, response)
         await self.authorizer.authorize(calls)
         self.gates.mark_judged()
         if self.gates.bound is not None:

@@ -87,7 +87,9 @@ class CallAuthorizer:
         call.ruling = self._gates.rule_on(call, is_new=is_new)
         # A question to people may be asked again after a no: nothing is sent by it, and its agent decides what a no means.
         is_question = call.name in (ASK, ASK_PERSON_TOOL.name)
-        demand = self.demands.get(call.id) or model_demand(call.name, call.arguments)
+        demand = self.demands.get(call.id)
+        if demand is None and call.name == ASK_PERSON_TOOL.name:
+            demand = model_demand(call.arguments)
         return pipeline.judge_call(
             policies, lease.assignment, call, self._request_rows, read_only=self._only_reads(call), ruling=call.ruling,
             refused_before=not is_question and (call.name, call.input_hash) in self.refusals,

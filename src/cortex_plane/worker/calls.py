@@ -19,19 +19,20 @@ import orjson
 
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.completions import CallRequest, CallResult, Response, StopReason, ToolSpec
-from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain
 from cortex_plane.approvals.model.questions import ASK_PERSON
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR
-from cortex_plane.gates.model.gates import Ruling
+from cortex_plane.gates.model.gates import END_SESSION, Ruling
 from cortex_plane.gates.rules.authorization import Authorization, StandingUse
 from cortex_plane.jobs.model.checkpoints import SHOWN_BYTES, ActiveTool, ToolStatus
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.jobs.model.state import Changes
-from cortex_plane.jobs.rules import StepWrite
+from cortex_plane.jobs.rules import NO_ROWS, StepWrite
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL
@@ -42,8 +43,6 @@ INTENT_FACTS = ("session_suspended", "call_sent_again", "standing_used")
 """Audit facts of sending and asking."""
 ASK = "plane.ask"
 """The plane's own tool: a call of it is a question to people, and does nothing else."""
-END_SESSION = "plane.end_session"
-"""Another one, for agents that name it among their tools, and for code."""
 TRUNCATED = (
     "Your answer was cut off at `max_tokens`, so none of its calls were run. Say less, or make one call at a time."
 )
@@ -309,6 +308,11 @@ def apply_row(call: Call, row: ToolCall) -> None:
     call.kind, call.declaration = CallKind.EFFECT, row.on_uncertain
 
 
+def with_exact_rows(calls: Sequence[Call]) -> frozenset[int]:
+    """The positions of the calls whose rows, which are written with the response, have the arguments exactly as the model sent them."""
+    return frozenset([c.position for c in calls if c.kind is CallKind.EFFECT and isinstance(c.request.arguments, dict)])
+
+
 def group_calls(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """In order: neighbouring reads go together, each effect goes alone, and settled calls are left out."""
     reads: list[Call] = []
@@ -338,6 +342,7 @@ def without_intents(write: StepWrite) -> StepWrite:
     return replace(
         write,
         calls=orjson.dumps(rows) if rows else None,
+        in_rows=NO_ROWS,
         intents=None,
         dispatches=False,
         reads=False,
@@ -368,6 +373,7 @@ def merge_writes(first: StepWrite, then: StepWrite) -> StepWrite:
         step=then.step or first.step,
         done_step=max((s for s in (first.done_step, then.done_step) if s is not None), default=None),
         calls=orjson.dumps([*calls, *later]) if calls or later else None,
+        in_rows=then.in_rows or first.in_rows,
         outcomes=orjson.dumps([*outcomes, *ends]) if outcomes or ends else None,
         arguments=(*first.arguments, *then.arguments),
         results=(*first.results, *then.results),
@@ -414,6 +420,8 @@ class PendingWrite:
         outcomes = [call.outcome(blobs) for call in self.settled]
         write = self.due
         write.calls = orjson.dumps(rows) if rows else None
+        if write.step is not None:
+            write.in_rows = write.step.in_rows.intersection([call.position for call in self.unwritten])
         write.outcomes = orjson.dumps(outcomes) if outcomes else None
         write.arguments, write.results = tuple(blobs.arguments), tuple(blobs.results)
         write.stored = tuple(self.stored)

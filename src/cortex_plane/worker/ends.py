@@ -20,9 +20,8 @@ from cortex_plane.jobs.model.checkpoints import CheckpointStatus
 from cortex_plane.jobs.model.jobs import Hold, JobStatus
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, StepWrite, WriteResult, hand_back
 from cortex_plane.kernel.errors import RETRIED, ErrorClass, Unavailable
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
-from cortex_plane.tenancy.model.access import worker_actor
+from cortex_plane.tenancy.model.access import Fact, worker_actor
 from cortex_plane.worker.calls import Events, storable
 from cortex_plane.worker.lease import CheckpointTooLarge, Lease, Lost, WorkerContext, WriteFailed
 

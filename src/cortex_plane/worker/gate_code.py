@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import structlog
 from pydantic import Field
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import ANSWER, MAX_REQUESTED, REQUEST_CONTEXT, Trace, skipped
 from cortex_plane.gates.rules.answers import custom_checks
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.worker.calls import Toolbox, storable
 from cortex_plane.worker.limits import CallTimeout, ticks, within
 from cortex_plane.worker.tools.tool import Tool, run_function

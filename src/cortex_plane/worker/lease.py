@@ -29,8 +29,7 @@ from cortex_plane.jobs.rules import Assignment, StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, TooLarge, Unavailable
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import worker_actor
+from cortex_plane.tenancy.model.access import Fact, worker_actor
 from cortex_plane.worker.calls import storable, toolbox_of
 from cortex_plane.worker.limits import AttemptLimits, CallTimeout, DatabaseTime, ticks, within
 from cortex_plane.worker.models.backends import Backends

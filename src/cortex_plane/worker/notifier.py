@@ -118,10 +118,10 @@ class Notifier:
     async def _start(self) -> bool:
         """Fill the free places: one lane of each org at a time, so that nobody takes them all before others were asked."""
         is_more = False
-        started = ticks()
+        start = ticks()
         while not self._leaving and any([await self._fill(channel) for channel in self._channels]):
-            is_more, started = True, ticks()
-        self._look_seconds = ticks() - started
+            is_more, start = True, ticks()
+        self._look_seconds = ticks() - start
         return is_more
 
     async def _fill(self, channel: str) -> bool:
@@ -167,7 +167,7 @@ class Notifier:
         """Prepare what comes next and send it, one after the other; ``ids`` loses what was dealt with. False where somebody else has
         one of them now, and may have the lane."""
         try:
-            prepared = await outbox.prepare_deliveries(self.db, self._channels, self._public_url, lane, ids)
+            messages = await outbox.prepare_deliveries(self.db, self._channels, self._public_url, lane, ids)
         except Undeliverable as error:
             return await self._record_failure(lane, ids, actor, error)
         except Unavailable:
@@ -176,7 +176,7 @@ class Notifier:
             # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
             log.exception("message not made", notification=str(ids[0]))
             return await self._record_failure(lane, ids, actor, TryAgain("The message could not be made; see the log."))
-        for message, behind in zip(prepared, [*prepared[1:], None], strict=True):
+        for message, behind in zip(messages, [*messages[1:], None], strict=True):
             receipt = None
             if message.outgoing is not None:
                 try:
@@ -188,7 +188,7 @@ class Notifier:
             goes_on = behind is not None and not self._leaving and ticks() < ends
             delivered = Delivered(lane=lane, message=message, receipt=receipt, following=following if goes_on else None)
             try:
-                recorded = await self._record(actor, delivered)
+                record = await self._record(actor, delivered)
             except CortexError:
                 raise
             except Exception:
@@ -198,24 +198,24 @@ class Notifier:
             ids.pop(0)
             if receipt is not None:
                 meters().delivered(message.channel_type, "ok")
-            if not recorded.is_ours:
+            if not record.is_ours:
                 return False
-            if not goes_on or (following is not None and not recorded.is_next_begun):
+            if not goes_on or (following is not None and not record.is_next_begun):
                 return True
         return False
 
     async def _record(self, actor: Actor, delivered: Delivered) -> DeliveryRecord:
         """It has arrived: a database that is away for a moment must not make it arrive twice."""
-        recorded = await self._record_with_others(actor, delivered)
+        record = await self._record_with_others(actor, delivered)
         until = ticks() + RECORD_SECONDS
-        while recorded is None:
+        while record is None:
             try:
-                (recorded,) = await deliveries.record_delivered(self.db, actor, [delivered], wait=True)
+                (record,) = await deliveries.record_delivered(self.db, actor, [delivered], wait=True)
             except (CortexError, TimeoutError):
                 if ticks() > until:
                     raise
                 await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
-        return recorded
+        return record
 
     async def _record_with_others(self, actor: Actor, delivered: Delivered) -> DeliveryRecord | None:
         """What lanes of an org bring while a commit of it is under way goes with the next one. None: it must be written down alone."""
@@ -238,9 +238,9 @@ class Notifier:
                 records = await deliveries.record_delivered(self.db, actor, [delivered for delivered, _ in batch])
             except Exception as error:
                 log.info("messages are written down one by one", org=str(actor.org_id), error=str(error))
-            for (_, result), recorded in zip(batch, records, strict=True):
+            for (_, result), record in zip(batch, records, strict=True):
                 if not result.done():
-                    result.set_result(recorded)
+                    result.set_result(record)
         del self._sent[actor.org_id]
 
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:

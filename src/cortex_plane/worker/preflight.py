@@ -29,7 +29,7 @@ from cortex_plane.jobs.model.checkpoints import (
 from cortex_plane.jobs.model.effects import SETTLED, STEP, CallStatus, ToolCall
 from cortex_plane.jobs.model.jobs import Finding, JobKind, Parked, PreflightOutcome, Reason, Severity
 from cortex_plane.jobs.verbs import workers
-from cortex_plane.sessions.rules import as_sent, requests_of
+from cortex_plane.sessions.rules import requests_of
 from cortex_plane.worker.calls import Toolbox, plan_call, toolbox_of
 from cortex_plane.worker.code.context import CodeAgent, dry_run
 from cortex_plane.worker.code.operations import with_ask
@@ -215,7 +215,7 @@ def _prompt(job: Parked, skills: SkillSettings, progress: Progress, app: App) ->
 def _calls(job: Parked, toolbox: Toolbox) -> Iterator[ResumeFault]:
     """The calls of the step that is under way, as a resume would plan them."""
     rows = {call.position: call for call in job.calls}
-    for position, request in enumerate(as_sent(requests_of(job.response or {"calls": []}), rows)):
+    for position, request in enumerate(requests_of(job.response or {"calls": []}, rows)):
         row = rows.get(position)
         if row is None or row.status not in SETTLED:
             yield from _call(request, row, toolbox)

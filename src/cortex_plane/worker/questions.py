@@ -7,9 +7,10 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain, Risk
+from cortex_plane.agents.model.tools import InvalidArguments, OnUncertain
 from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import PolicyRow, PolicyVerdict
 from cortex_plane.worker.tools.tool import Parsed, Tool
 
@@ -49,6 +50,6 @@ def question_demand(form: QuestionForm, named: tuple[UUID, ...] | None = None) -
     )  # fmt: skip
 
 
-def model_demand(tool: str, arguments: bytes) -> PolicyRow | None:
-    """What a call of a model asks of people beyond the policies."""
-    return question_demand(QuestionForm.of(orjson.loads(arguments))) if tool == ASK_PERSON else None
+def model_demand(arguments: bytes) -> PolicyRow:
+    """What a question of a model asks of people beyond the policies."""
+    return question_demand(QuestionForm.of(orjson.loads(arguments)))

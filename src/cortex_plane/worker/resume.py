@@ -21,8 +21,8 @@ from cortex_plane.jobs.model.effects import ToolCall
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.store import PastSteps
-from cortex_plane.jobs.verbs import corruption, workers
-from cortex_plane.sessions.rules import SessionMessage, Thread, as_sent, opening, rebuilt, requests_of
+from cortex_plane.jobs.verbs import steering, workers
+from cortex_plane.sessions.rules import SessionMessage, Thread, opening, rebuilt, requests_of
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, CallKind, plan_call
 from cortex_plane.worker.ends import Ended, JobFailed, JobHeld, LastWrite, failure_events
@@ -53,13 +53,13 @@ async def resume(lease: Lease, gates: SessionGates, authorizer: CallAuthorizer) 
         lease.state = lease.progress.working_data
         # What was sealed by an earlier release has its memory in the checkpoint: the first write puts it beside.
         lease.stored_memory = None if any(lease.progress.memory) else lease.progress.memory
-    elif assignment.epoch > 1 and await corruption.has_begun(lease.db, assignment):
+    elif assignment.epoch > 1 and await steering.has_begun(lease.db, assignment.org_id, assignment.job_id):
         raise _corrupted(lease, missing_checkpoint())
     past = await _read_past(lease)
     progress = lease.progress
-    named = {tool.invocation_id for tool in progress.active_tools}
+    tool_ids = {tool.invocation_id for tool in progress.active_tools}
     progress.active_tools = current_tools(
-        progress.active_tools, [call for call in past.calls if call.id in named],
+        progress.active_tools, [call for call in past.calls if call.id in tool_ids],
         with_results=progress.phase is Phase.TOOLS,
     )  # fmt: skip
     authorizer.receipts, authorizer.refusals = past.receipts, past.turned_down
@@ -92,11 +92,11 @@ def _open_checkpoint(lease: Lease) -> Progress:
 def _corrupted(lease: Lease, error: CheckpointCorrupt) -> Ended:
     """The end of the job. What was found stays as it is."""
     assignment = lease.assignment
-    corruption.log_corruption(assignment.org_id, assignment.job_id, assignment.agent_id, error)
-    message = corruption.failure_message(assignment.job_id, error)
+    steering.log_corruption(assignment.org_id, assignment.agent_id, {assignment.job_id: error})
+    message = steering.failure_message(assignment.job_id, error)
     write = StepWrite(
         status=JobStatus.FAILED, error=message, events=failure_events(message),
-        facts=[lease.fact("checkpoint_corrupt", **corruption.corruption_fact(error))],
+        facts=[lease.fact("checkpoint_corrupt", **steering.corruption_fact(error))],
         more={"corruption": {"type": error.corruption_type}},
     )  # fmt: skip
     return Ended(LastWrite(write, keep_checkpoint=True))
@@ -149,7 +149,7 @@ async def restore_calls(
     ids = [tool.invocation_id for tool in lease.progress.active_tools]
     rows = {row.position: row for row in ledger}
     calls, new_calls = [], []
-    for position, request in enumerate(as_sent(requests_of(response), rows)):
+    for position, request in enumerate(requests_of(response, rows)):
         row = rows.get(position)
         call = plan_call(position, request, row.id if row else ids[position], lease.toolbox, step)
         calls.append(call)

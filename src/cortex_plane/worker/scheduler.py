@@ -65,8 +65,8 @@ CHORES = (
     Chore("full request budgets", HOUR, "tenancy.verbs.keys:forget_request_budgets"),
     Chore("untold signals", MINUTE, "jobs.verbs.steering:deliver_waiting_signals"),
     Chore("paused sessions", MINUTE, "gates.verbs.session_lifecycle:end_long_paused"),
-    Chore("signed roots", MINUTE, "proof.verbs.roots:keep_roots"),
-    Chore("copies of signed roots", HOUR, "proof.verbs.roots:copy_all_roots"),
+    Chore("signed roots", MINUTE, "proof.verbs.audit:keep_roots"),
+    Chore("copies of signed roots", HOUR, "proof.verbs.audit:copy_all_roots"),
 )
 
 

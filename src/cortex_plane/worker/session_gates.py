@@ -30,11 +30,10 @@ from cortex_plane.gates.verbs.atlas_cache import book
 from cortex_plane.gates.verbs.session_gates import search_texts
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import Hold, JobKind
-from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.jobs.rules import StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError, Unavailable
+from cortex_plane.kernel.errors import CortexError, GateClosed, Unavailable
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.sessions.rules import SessionMessage, inputs_of
 from cortex_plane.worker import gate_code

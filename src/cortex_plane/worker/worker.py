@@ -186,15 +186,15 @@ class JobRunner:
     async def _claim_until_stopped(self) -> None:
         while not self.stopping.is_set():
             self.work.clear()
-            wanted = self.settings.concurrency + self._ahead() - len(self._leased())
+            number = self.settings.concurrency + self._ahead() - len(self._leased())
             # What was claimed ahead does not use up the slots that are kept for orgs that run nothing here.
             free = self.settings.concurrency - len(self._running)
-            wanted = max(wanted, min(self.settings.shares.reserve, free))
-            count, busy = await self._claim(wanted) if wanted > 0 else (0, False)
+            number = max(number, min(self.settings.shares.reserve, free))
+            count, busy = await self._claim(number) if number > 0 else (0, False)
             if busy:
                 # Somebody claims at this very moment. Their turn is over in a moment.
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 -- jitter
-            elif count < wanted or wanted <= 0:
+            elif count < number or number <= 0:
                 await self._rest()
 
     def _ahead(self) -> int:
@@ -212,13 +212,13 @@ class JobRunner:
     def _leased(self) -> list[Assignment]:
         return [attempt.lease.assignment for attempt in (*self._running.values(), *self._ready)]
 
-    async def _claim(self, wanted: int) -> tuple[int, bool]:
+    async def _claim(self, number: int) -> tuple[int, bool]:
         """How many jobs were claimed, and whether others were claiming at the same moment."""
         async with self._claiming:
             try:
                 orgs = [assignment.org_id for assignment in self._leased()]
                 assignments, busy = await jobs_store.claim_jobs(
-                    self.db, self.id, list(self.apps), wanted, self._last_org, orgs, self.settings.shares
+                    self.db, self.id, list(self.apps), number, self._last_org, orgs, self.settings.shares
                 )
             except CortexError as error:
                 log.warning("cannot claim", error=str(error))

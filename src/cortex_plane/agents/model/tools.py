@@ -14,28 +14,10 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.kernel.errors import CortexError, SetupError
-from cortex_plane.kernel.fields import DRAFT, Note, Slug
+from cortex_plane.kernel.fields import DRAFT, Note, Risk, Slug
 
 MAX_NAME = 64
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
-
-
-class Risk(StrEnum):
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
-    CRITICAL = "critical"
-
-
-RISKS = tuple(Risk)
-"""From the lowest to the highest."""
-UNDECLARED = Risk.MEDIUM
-"""What is assumed of a tool that does not declare its risk."""
-
-
-def highest_risk(own: Risk, *others: Risk | None) -> Risk:
-    """What is declared about a call never lowers what is known of its tool. None: nothing is known."""
-    return max((own, *(risk for risk in others if risk is not None)), key=RISKS.index)
 
 
 class OnUncertain(StrEnum):

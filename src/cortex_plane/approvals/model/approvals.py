@@ -13,12 +13,12 @@ from uuid import UUID
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.approvals.model.questions import form_of
+from cortex_plane.approvals.model.questions import QuestionForm, form_of
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.kernel.canonical import iso
 from cortex_plane.kernel.fields import DRAFT, JsonObject, JsonValue, Note, adapter
 from cortex_plane.policies.model.policies import Approvers, OnDeny, Quorum, Template, Terms
-from cortex_plane.proof.model import iso
 from cortex_plane.tenancy.model.identities import Delivery
 
 
@@ -320,12 +320,17 @@ class Approval:
     """The same as ``requested_at``; lists are ordered by it."""
 
 
+def question_of(approval: Approval) -> QuestionForm | None:
+    """What a request asks; None where it is about a call that does something."""
+    return form_of(approval.tool_name, approval.arguments) if approval.kind is ApprovalKind.CALL else None
+
+
 def if_nobody_decides(approval: Approval) -> str:
     if approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return "It waits until somebody knows; nothing expires."
     if approval.kind is ApprovalKind.CHANGE:
         return "If nobody decides by then, nothing changes."
-    if (question := form_of(approval.tool_name, approval.arguments)) is not None:
+    if (question := question_of(approval)) is not None:
         what = "the agent is told so" if question.default is None else "its default is the answer"
         return f"If nobody answers by then, {what}."
     then = "the agent is told so" if approval.on_deny is OnDeny.CONTINUE else "the job fails"

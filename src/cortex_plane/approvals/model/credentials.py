@@ -226,10 +226,10 @@ def read_link(channel: str, approval_id: str, query: Iterable[tuple[str, str]]) 
 
 def _uuid(text: str) -> UUID | None:
     try:
-        made = UUID(text)
+        id = UUID(text)
     except ValueError:
         return None
-    return made if str(made) == text else None
+    return id if str(id) == text else None
 
 
 def channel_label(channel: str) -> str:
@@ -296,5 +296,5 @@ class Visitor:
     """The current one first."""
 
     def confirmation(self, version: int, input_hash: str) -> tuple[Confirmation, str]:
-        made = Confirmation(version=version, input_hash=input_hash, issued=int(self.now.timestamp()))
-        return made, made.nonce(self.secrets[0].value, self.link)
+        draft = Confirmation(version=version, input_hash=input_hash, issued=int(self.now.timestamp()))
+        return draft, draft.nonce(self.secrets[0].value, self.link)

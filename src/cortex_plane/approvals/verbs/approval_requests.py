@@ -14,7 +14,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import ApprovalTimes
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewRequest, causes_in_words
-from cortex_plane.approvals.rules import describe_approvers
+from cortex_plane.approvals.rules.decisions import describe_approvers
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.rules.authorization import JobRef
@@ -22,8 +22,7 @@ from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.policies import Approvers, Terms
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -182,7 +181,7 @@ def nobody_can(tool: str, decision: policy_model.PolicyDecision, causes: Sequenc
     who = (
         "nobody can give it"
         if terms.quorum == policy_model.ONE_VOTE
-        else f"too few can give its {policy_model.quorum_said(terms.quorum)}"
+        else f"too few can give its {terms.quorum.in_words()}"
     )
     return (
         f"`{tool}` needs approval ({decision.rule}), and {who}: it is for {describe_approvers(terms.approvers)}{chosen}"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import AT_MOST, Approval, ApprovalDetails, Channel, Mark
-from cortex_plane.approvals.rules import Candidate, cannot_delegate, nobody_to_take_it
+from cortex_plane.approvals.rules import decisions as approval_rules
+from cortex_plane.approvals.rules.authority import Candidate, cannot_delegate, nobody_to_take_it
 from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import decisions
 from cortex_plane.db.database import Database, Transaction, after, many, one, page
@@ -40,8 +40,8 @@ async def list_approvals(
 ) -> Page[Approval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they may decide."""
     filters = (actor.sees, status, job_id, session_id, approvals_store.person_of(actor))
-    listed = page(Approval, await tx.rows(queries.list_approvals, *after(position), limit + 1, *filters), limit)
-    return replace(listed, items=[approval_rules.shown_to(approval, actor) for approval in listed.items])
+    approvals = page(Approval, await tx.rows(queries.list_approvals, *after(position), limit + 1, *filters), limit)
+    return replace(approvals, items=[approval_rules.shown_to(approval, actor) for approval in approvals.items])
 
 
 @transaction_verb(Permission.APPROVAL_READ)

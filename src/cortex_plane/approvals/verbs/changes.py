@@ -14,10 +14,9 @@ from cortex_plane.gates.verbs.atlases import publish_proposed
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.shares import reading
 from cortex_plane.policies.files import Draft
-from cortex_plane.policies.model.changes import ChangeAction, StoredChange
+from cortex_plane.policies.model.policies import ChangeAction, StoredChange
 from cortex_plane.policies.verbs.policies import apply_proposed, read_file
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 from cortex_plane.tenancy.verbs.frame import require_found
 
 
@@ -32,10 +31,10 @@ class ChangeFile:
 async def read_change(db: Database, actor: Actor, approval_id: UUID, action: str) -> ChangeFile:
     """Before any lock is taken: a large file takes seconds to read."""
     async with db.transaction(actor.org_id) as tx:
-        stored = require_found(await approvals_store.get_change(tx, approval_id), "approval")
+        change = require_found(await approvals_store.get_change(tx, approval_id), "approval")
     if action == ChangeAction.PUBLISH_ATLAS:
-        return ChangeFile(stored, await reading.run(read, stored.source, name=stored.name))
-    return ChangeFile(stored, await read_file(stored.source))
+        return ChangeFile(change, await reading.run(read, change.source, name=change.name))
+    return ChangeFile(change, await read_file(change.source))
 
 
 async def put_in_force(tx: Transaction, actor: Actor, approval: Approval, file: ChangeFile) -> list[Fact]:

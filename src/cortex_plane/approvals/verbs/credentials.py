@@ -28,7 +28,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, MacKind, Permission, scheduler_actor
-from cortex_plane.tenancy.verbs.access import forgery_refusal, new_approval_token
+from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import record, verb
 
 log = structlog.get_logger()
@@ -43,6 +43,10 @@ _OUTCOMES = {
     "approval_expired": "expired_link",
 }
 """What spec 4's metric calls a refusal, by its code; any other is the person's and not the link's: `refused`."""
+
+
+def new_approval_token() -> str:
+    return f"{rules.TOKEN_PREFIX}{rules.TOKEN_VERSION}_{secrets.token_urlsafe(32)}"
 
 
 def draft_token(
@@ -100,15 +104,15 @@ async def decide_by_token(db: Database, decision: TokenDecision) -> DecisionRece
     """As the person to whom the token was sent, about the version that their message showed."""
     try:
         async with forgery_refusal(db, rules.unknown_token):
-            opened = await approvals_store.open_token(db, rules.digest(decision.token))
-        if opened is None:
+            token = await approvals_store.open_token(db, rules.digest(decision.token))
+        if token is None:
             raise rules.unknown_token()
     except Unauthenticated as error:
         # Whoever it was: no org is known, so no chain is. The token itself is in no log.
         log.warning("approval token refused", code=error.code)
         meters().called_back(Channel.API, "token_invalid")
         raise
-    return await _count_outcome(Channel.API, _decide_by_token(db, decision, *opened))
+    return await _count_outcome(Channel.API, _decide_by_token(db, decision, *token))
 
 
 async def _count_outcome(channel: Channel, decision: Awaitable[DecisionReceipt]) -> DecisionReceipt:

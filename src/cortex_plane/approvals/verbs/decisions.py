@@ -7,26 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import Approval, ApprovalDecision, Cause
-from cortex_plane.approvals.rules import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
+from cortex_plane.approvals.rules import authority
+from cortex_plane.approvals.rules import decisions as approval_rules
+from cortex_plane.approvals.rules.decisions import ApprovalChange, Edit, LockedApproval, decision_change, is_vote
 from cortex_plane.approvals.store import person_of, queries
-from cortex_plane.approvals.verbs import changes, corrupt_jobs, edits, standing_approvals
+from cortex_plane.approvals.verbs import changes, edits, standing_approvals
 from cortex_plane.approvals.verbs.changes import ChangeFile
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.db.pool import PoolPurpose
-from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, SessionEvent, SignedReceipt
+from cortex_plane.proof.model import SessionEvent, SignedReceipt
 from cortex_plane.proof.verbs import receipts
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 T = TypeVar("T")
@@ -85,9 +86,8 @@ async def decide(
         approval = receipt.approval
         wait = (approval.resolved_at or approval.requested_at) - approval.requested_at
         meters().decided(actor.org_id, approval.template, decision.decision, channel, wait.total_seconds())
-        for job in change.jobs:
-            if job.status is JobStatus.RUNNING:
-                meters().resumed(actor.org_id, "approval")
+        for _ in change.resumed:
+            meters().resumed(actor.org_id, "approval")
     return receipt
 
 
@@ -104,7 +104,10 @@ async def _decide(
         approval = row.approval
         error = await _refusal(tx, row, actor, decision, edit)
         is_open = row.earlier is None and approval.status is approval_model.ApprovalStatus.PENDING
-        corrupt = await corrupt_jobs.fail_corrupt_jobs(tx, row, actor) if error is None and is_open else {}
+        # A job whose checkpoint is corrupt fails before anything is decided for it.
+        corrupt = approval_rules.corrupt_jobs(row) if error is None and is_open else {}
+        if corrupt and approval.session_id is not None:
+            await steering.fail_corrupt_jobs(tx, actor, approval.session_id, corrupt)
         change = decision_change(row, actor, decision, edit) if error is None and not corrupt else None
         needs_file = file is None and change is not None and approval_rules.changes_rules(approval, change)
         if change is not None and not needs_file:
@@ -115,7 +118,9 @@ async def _decide(
         # A large file takes seconds to read, and nobody waits for that with a lock.
         file = await changes.read_change(db, actor, id, approval.tool_name)
         return await _decide(db, actor, id, decision, channel, key, file)
-    error = error or corrupt_jobs.refuse_decision(actor.org_id, row, corrupt)
+    if corrupt and approval.agent_id is not None:
+        steering.log_corruption(actor.org_id, approval.agent_id, corrupt)
+    error = error or approval_rules.corruption_refusal(row, corrupt)
     if error is not None:
         raise error
     result = approval_model.RecordResult.DUPLICATE if change is None else approval_model.RecordResult.OK
@@ -170,7 +175,7 @@ def _decision_refusal(row: LockedApproval, actor: Actor, decision: ApprovalDecis
     error = error or approval_rules.answer_refusal(approval, decision)
     if error is not None or decision.standing is None:
         return error
-    return approval_rules.standing_refusal(approval, decision.standing)
+    return authority.standing_refusal(approval, decision.standing)
 
 
 async def note_refused_decision(
@@ -215,11 +220,13 @@ async def _write(
     if counts:
         entries.append({"type": decision.decision if ends else "voted", "keyed": True, "payload": payload})
     if edit is not None:
-        edited = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
-        entries.insert(0, {"type": "edited", "keyed": not counts, "payload": edited if counts else payload | edited})
+        edit_entry = {"from": approval.input_hash, "to": edit.input_hash, "version": version}
+        entries.insert(
+            0, {"type": "edited", "keyed": not counts, "payload": edit_entry if counts else payload | edit_entry}
+        )
     calls = [call for call, _, _ in change.calls]
     action = "approval_decision" if ends else "approval_vote" if counts else "approval_edited"
-    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval_rules.describe_quorum(approval)}
+    details = {"calls": [str(call) for call in calls]} if ends else {"needed": approval.quorum.in_words()}
     fact = Fact.of(
         actor, action, approval=str(approval.id), channel=channel, tool=approval.tool_name,
         edited_from=approval.input_hash if edit else None, **payload, **details,
@@ -239,7 +246,7 @@ async def _write(
             facts += await changes.put_in_force(tx, actor, after, file)
         statement = approval_rules.receipt_facts(row, row.receipt, change, person, actor.name, decision, edit, channel)
         receipt = await receipts.sign_receipt(db, tx, after, statement, calls, standing)
-    changed = await write_change(
+    columns = await write_change(
         tx, row, change, actor, entries, facts,
         (kind, approval.job_id, {**event, "approval_id": str(approval.id), "by": actor.name}), edit=edit,
         choice=decision.decision if counts else None, reason=decision.reason, channel=channel, key=key,
@@ -247,10 +254,10 @@ async def _write(
     )  # fmt: skip
     if decision.reason and change.status is approval_model.ApprovalStatus.APPROVED:
         await approvals_store.add_words(tx, [job.id for job in change.jobs], after, actor, row)
-    if changed is None:
+    if columns is None:
         return after
-    causes = adapter(list[Cause]).validate_python(changed["caused"])
-    return replace(after, **changed | {"causes": list(map(UUID, changed["causes"])), "caused": causes})
+    causes = adapter(list[Cause]).validate_python(columns["caused"])
+    return replace(after, **columns | {"causes": list(map(UUID, columns["causes"])), "caused": causes})
 
 
 async def write_change(
@@ -261,30 +268,14 @@ async def write_change(
 ) -> dict[str, Any] | None:  # fmt: skip
     """What becomes of an approval, its jobs and their other approvals. ``said`` is what the trail says of the approval itself.
     ``channel``: None where nobody decided."""
-    approval_id = str(row.approval.id)
-    facts, events = list(said[:1]), [event]
-    for job in change.jobs:
-        if job.status is None:
-            continue
-        events.append(("status", job.id, {"status": job.status, "error": job.error}))
-        if job.status is JobStatus.FAILED:
-            facts.append(Fact.of(actor, "job_failed", job=str(job.id), error=job.error))
-            events.append(("error", job.id, {"message": job.error}))
-        else:
-            step = next(call.step_index for call in row.calls if call.job_id == job.id)
-            reason_to_resume = {"approval_id": approval_id, "resumed_by_approval": True, "resumed_at_loop": step}
-            held = job.status is JobStatus.PAUSED
-            facts.append(Fact.of(actor, "session_resumed", job=str(job.id), held=held, **reason_to_resume))
-            if not held:
-                events.append(("session_resumed", job.id, {**reason_to_resume, "resumed_at": row.now.isoformat()}))
+    facts, events = approval_rules.record_of(row, change, actor)
     for sibling in change.cancelled:
-        entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": {"because_of": approval_id}})
-        facts.append(Fact.of(actor, "approval_cancelled", approval=str(sibling.id), because_of=approval_id))
-        events.append(("approval_cancelled", row.approval.job_id, {"approval_id": str(sibling.id)}))
-    facts += said[1:]
+        payload = {"because_of": str(row.approval.id)}
+        entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": payload})
     return await approvals_store.change_approval(
         tx, row, change, edit=edit, person=person_of(actor, channel) if channel else None,
-        choice=choice, reason=reason, key=key, entries=entries, events=events, facts=facts, receipt=receipt,
+        choice=choice, reason=reason, key=key, entries=entries, events=[event, *events],
+        facts=[*said[:1], *facts, *said[1:]], receipt=receipt,
     )  # fmt: skip
 
 

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalKind, Choice
-from cortex_plane.approvals.rules import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
+from cortex_plane.approvals.rules.decisions import Edit, LockedApproval, describe_refusal, ends_it, is_vote, refusal
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict, is_met
 from cortex_plane.policies.verbs.policy_cache import book, request_rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from uuid import UUID
 
-from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model import approvals as approval_model
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.approvals.rules import LockedApproval
+from cortex_plane.approvals.rules import decisions as approval_rules
+from cortex_plane.approvals.rules.decisions import LockedApproval
 from cortex_plane.approvals.store import queries
 from cortex_plane.approvals.verbs import approvals, decisions
 from cortex_plane.db.database import Database, Row, Transaction

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from uuid import UUID
 
-from cortex_plane.approvals import rules as approval_rules
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import (
     DEFAULT_SECONDS,
@@ -23,7 +22,8 @@ from cortex_plane.approvals.model.approvals import (
     StandingApproval,
     StandingDraft,
 )  # fmt: skip
-from cortex_plane.approvals.rules import Candidate
+from cortex_plane.approvals.rules import authority
+from cortex_plane.approvals.rules.authority import Candidate
 from cortex_plane.approvals.store import queries
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.db.vault import Vault
@@ -35,10 +35,9 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_standing
 from cortex_plane.proof.verbs import receipts
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, transaction_verb
 
 
@@ -101,7 +100,7 @@ async def cover(
             tx, [standing.id for standing, _ in candidates], job.job_id, read_to, askers, call.terms
         )
     for standing, row in candidates:
-        unfit = approval_rules.why_not_covered(
+        unfit = authority.why_not_covered(
             standing, job.session_id, call, granters[standing.id], row["now"],
             reserved=reserved.get(standing.id, 0), counted=row["counted"],
         )  # fmt: skip
@@ -131,8 +130,8 @@ async def list_page(
 ) -> Page[StandingApproval]:
     """Newest first. Whoever is not staff sees those of their own sessions, and those that they gave."""
     rows = await tx.rows(queries.list_standing, *after(position), limit + 1, actor.sees, session_id, active)
-    listed = page(StandingApproval, rows, limit)
-    return replace(listed, items=[_shown(item, row) for item, row in zip(listed.items, rows, strict=False)])
+    standing = page(StandingApproval, rows, limit)
+    return replace(standing, items=[_shown(item, row) for item, row in zip(standing.items, rows, strict=False)])
 
 
 async def _read(tx: Transaction, actor: Actor, id: UUID) -> StandingApproval:
@@ -145,7 +144,7 @@ get = transaction_verb(Permission.APPROVAL_READ)(_read)
 
 def _shown(standing: StandingApproval, row: Row) -> StandingApproval:
     """With whether it covers anything: ``row`` has whoever gave it, and the database's time."""
-    why = approval_rules.why_unusable(standing, parse(Candidate, row["granter"]), row["now"])
+    why = authority.why_unusable(standing, parse(Candidate, row["granter"]), row["now"])
     return replace(standing, usable=why is None, why_not=why)
 
 
@@ -153,7 +152,7 @@ def _shown(standing: StandingApproval, row: Row) -> StandingApproval:
 async def revoke(tx: Transaction, actor: Actor, id: UUID, revocation: Revocation) -> StandingApproval:
     """From this commit on it covers nothing; what was sent before was sent. Once more changes nothing."""
     standing = await _read(tx, actor, id)
-    error = approval_rules.revocation_refusal(standing, actor)
+    error = authority.revocation_refusal(standing, actor)
     if error is not None:
         raise error
     if await tx.value(queries.revoke_standing, id, actor.name, revocation.reason) is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import UNDECLARED, ToolDeclaration, highest_risk
+from cortex_plane.agents.model.tools import ToolDeclaration
 from cortex_plane.calls.model import RequestedCall
 from cortex_plane.calls.rules.pipeline import gate_call, is_unseen, judge_call
 from cortex_plane.gates.model.atlases import Gate
@@ -25,6 +25,7 @@ from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.fields import UNDECLARED, highest_risk
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 
@@ -119,8 +120,8 @@ class BenchSession:
             case EventKind.FAILED:
                 self._boundary(errors=(event.text,))
             case EventKind.TRIGGERED:
-                named = gates.atlases.named(event.text) if gates is not None else ()
-                self._boundary(custom=frozenset(gate.key for gate in named))
+                targets = gates.atlases.named(event.text) if gates is not None else ()
+                self._boundary(custom=frozenset(gate.key for gate in targets))
             case EventKind.CALLED:
                 self.call(event, runs=True)
             case EventKind.APPROVED:
@@ -168,8 +169,8 @@ class BenchSession:
         verdict = self._judge(call)
         if gates is not None:
             gates.count_unanswered()
-            asked = verdict.decision.verdict is ASK and verdict.ruling is not None
-            self._write(gates, cards=[(gate_call(call), verdict.ruling.people)] if asked and verdict.ruling else ())
+            asks = verdict.decision.verdict is ASK and verdict.ruling is not None
+            self._write(gates, cards=[(gate_call(call), verdict.ruling.people)] if asks and verdict.ruling else ())
         if runs:
             self._run(event, verdict, approved=approved)
         return verdict
@@ -244,14 +245,14 @@ def _plain(keys: Iterable[str]) -> list[str]:
 def _differences(scenario: Scenario, results: Mapping[str, Any]) -> list[str]:
     expect, faults = scenario.expect, list[str]()
     for name in ("decision", "rule", "votes"):
-        expected = getattr(expect, name)
-        if expected is not None and results.get(name) != expected:
-            faults.append(f"{name}: expected {expected}, and it is {results.get(name) or 'nothing'}")
+        value = getattr(expect, name)
+        if value is not None and results.get(name) != value:
+            faults.append(f"{name}: expected {value}, and it is {results.get(name) or 'nothing'}")
     if expect.reason is not None and expect.reason.casefold() not in str(results.get("reason", "")).casefold():
         faults.append(f"reason: expected the words “{expect.reason}”, and it is “{results.get('reason', '')}”")
     for name in ("gates", "questions", "people", "contexts", "guidance", "open", "shut"):
-        expected, actual = getattr(expect, name), results.get(name, [])
-        if expected is None or (list(expected) == actual if name == "gates" else sorted(expected) == sorted(actual)):
+        value, actual = getattr(expect, name), results.get(name, [])
+        if value is None or (list(value) == actual if name == "gates" else sorted(value) == sorted(actual)):
             continue
-        faults.append(f"{name}: expected {', '.join(expected) or 'none'}, and there is {', '.join(actual) or 'none'}")
+        faults.append(f"{name}: expected {', '.join(value) or 'none'}, and there is {', '.join(actual) or 'none'}")
     return faults

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import UNDECLARED, Risk, ToolDeclaration, highest_risk, is_tool_name
+from cortex_plane.agents.model.tools import ToolDeclaration, is_tool_name
 from cortex_plane.calls import model
 from cortex_plane.calls.rules.pipeline import judge_call
 from cortex_plane.gates.model.gates import OF_THE_PLANE, GatedCall, GateState, Limit, Ruling
@@ -27,6 +27,7 @@ from cortex_plane.gates.rules.prompts import (
 )
 from cortex_plane.gates.rules.session import GateSession
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import UNDECLARED, Risk, highest_risk
 from cortex_plane.policies.model.policies import PolicyDecision, PolicyRow, PolicyVerdict
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.sessions.model.sessions import SessionKind

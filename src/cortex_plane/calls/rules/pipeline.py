@@ -20,7 +20,7 @@ from cortex_plane.approvals.model.approvals import ApprovalKind, Cause, NewReque
 from cortex_plane.approvals.model.questions import ASK_PERSON, form_of
 from cortex_plane.calls.model import CallDraft, ExternalCall, RequestedCall
 from cortex_plane.gates.model.gates import GatedCall, GateRecord, Ruling
-from cortex_plane.gates.rules.authorization import Authorization, Caller, StandingUse, UnsentCall, authorize, facts_of
+from cortex_plane.gates.rules.authorization import Authorization, Origin, StandingUse, UnsentCall, authorize, facts_of
 from cortex_plane.gates.rules.prompts import card
 from cortex_plane.gates.rules.session import GateSession, record_of
 from cortex_plane.jobs.model.effects import CallStatus
@@ -29,9 +29,8 @@ from cortex_plane.kernel.canonical import canonical
 from cortex_plane.policies.model.policies import OnDeny, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies
 from cortex_plane.policies.rules.terms import both_terms
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import EventType
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 MAX_ERROR = 4000
 """Characters of an error in a row."""
@@ -41,7 +40,7 @@ Event = tuple[str, dict[str, Any]]
 
 
 def judge_call(
-    policies: CompiledPolicies, job: Caller, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
+    policies: CompiledPolicies, job: Origin, call: UnsentCall, request: Sequence[PolicyRow], *, read_only: bool,
     is_claim: bool = False, ruling: Ruling | None = None, refused_before: bool = False, asks: Sequence[str] = (),
     demand: PolicyRow | None = None, only: Collection[str] | None = None,
 ) -> Authorization:  # fmt: skip

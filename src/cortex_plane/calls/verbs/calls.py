@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import UNDECLARED
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
@@ -18,12 +17,12 @@ from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
-from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
+from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.model.journal import GateClosed
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
+from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, Unavailable
+from cortex_plane.kernel.fields import UNDECLARED
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
 from cortex_plane.tenancy import store as tenancy_store

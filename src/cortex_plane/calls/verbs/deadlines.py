@@ -1,4 +1,4 @@
-"""What happens when time passes: approvals, idle conversations, and calls whose outcome nobody reported."""
+"""What happens when time passes: approvals, idle conversations, and calls of which nobody knows whether they happened."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from uuid import UUID
 
 import structlog
 
-from cortex_plane.approvals.verbs import decisions
-from cortex_plane.calls.verbs import doubts
+from cortex_plane.approvals import store as approvals_store
+from cortex_plane.approvals.verbs import decisions, settlements
+from cortex_plane.calls.verbs.outcomes import SILENT, doubt_context, lock_call, settle_doubt
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.gates.verbs import session_gates, session_lifecycle
+from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model.effects import Answer, CallStatus
+from cortex_plane.jobs.model.jobs import JobKind, SteeringResult
 from cortex_plane.kernel.errors import CortexError, Unavailable
-from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import SessionStatus
-from cortex_plane.tenancy.model.access import Actor, scheduler_actor
+from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.verbs.frame import require_found, verb
 
 log = structlog.get_logger()
 
@@ -38,7 +39,7 @@ async def tick(db: Database, id: UUID, name: str) -> Tick:
     idle = await db.call("find_idle_sessions", None, AT_ONCE)
     silent = await db.call("find_due_calls", None, AT_ONCE)
     result = Tick()
-    for rows, act in ((due, _approval), (idle, _idle_session), (silent, doubts.settle_due)):
+    for rows, act in ((due, _approval), (idle, session_lifecycle.end_or_pause), (silent, settle_due)):
         for row in rows:
             await _each(result, functools.partial(act, db, scheduler_actor(row["org_id"], id, name), row["id"]))
     result.full = AT_ONCE in (len(due), len(idle), len(silent)) and bool(result.done)
@@ -67,26 +68,48 @@ async def _approval(db: Database, actor: Actor, id: UUID) -> str | None:
     return action.what if action else None
 
 
-async def _idle_session(db: Database, actor: Actor, id: UUID) -> str | None:
-    """A conversation in which nobody says anything is paused; the next message makes it active again. What its agent ended ends."""
-    if await session_lifecycle.end_by_agent(db, actor, id) is not None:
-        return "ended"
-    async with db.transaction(actor.org_id) as tx:
-        row = await sessions_store.lock_session(tx, id, None)
-        if row is None or row["end_reason"] is not None:
-            return None
-        went_at = await sessions_store.went_idle(tx, id)
-        if went_at is None:
-            return None
-        await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
-        await proof_store.append_to_session(
-            tx, id, [Fact.of(actor, "session_paused", reason="idle")],
-            [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
-        )  # fmt: skip
-    return "idle"
-
-
 async def seconds_to_next(db: Database) -> float | None:
     rows = await db.call("next_deadline", None)
     seconds: float | None = rows[0]["next_deadline"]
     return seconds
+
+
+async def settle_due(db: Database, actor: Actor, id: UUID) -> str | None:
+    """For schedulers: an intent whose time is over; None where somebody else was faster."""
+    seen, context = await doubt_context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> str | None:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await lock_call(tx, actor, seen)
+            if call.status is not CallStatus.INTENDED or call.settle_after is None or call.now < call.settle_after:
+                return None
+            await settle_doubt(tx, actor, context, call, job, SILENT, unread)
+        return "doubted"
+
+    return await session_gates.with_gate_record(db, actor.org_id, once)
+
+
+@verb(Permission.JOB_SETTLE)
+async def answer_doubt(db: Database, actor: Actor, job_id: UUID, call_id: UUID, answer: Answer) -> SteeringResult:
+    """A person's answer about an uncertain call. Where its agent was to find out, and people had let it be sent, those people are
+    asked first: nobody else answers, and answers are counted on the card."""
+    async with db.transaction(actor.org_id) as tx:
+        job = require_found(await jobs_store.get_job(tx, job_id, actor.sees), "job")
+        is_unasked = job.kind is JobKind.EXTERNAL and await approvals_store.is_unasked(tx, job_id, call_id)
+    if is_unasked:
+        await ask_human(db, actor, call_id)
+    return await settlements.settle(db, actor, job_id, call_id, answer)
+
+
+async def ask_human(db: Database, actor: Actor, id: UUID) -> bool:
+    """Returns False: it did not begin. It may not be sent again, and nobody knows whether it happened."""
+    seen, context = await doubt_context(db, actor, id)
+
+    async def once(unread: CortexError | None) -> None:
+        async with db.transaction(actor.org_id) as tx:
+            call, job = await lock_call(tx, actor, seen)
+            if call.status in (CallStatus.INTENDED, CallStatus.UNCERTAIN) and not call.is_asked:
+                await settle_doubt(tx, actor, context, call, job, call.error or SILENT, unread, human=True)
+
+    await session_gates.with_gate_record(db, actor.org_id, once)
+    return False

@@ -14,9 +14,9 @@ from cortex_plane.calls.rules.pipeline import Facts
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.gates.rules.authorization import Authorization, CallJob, UnsentCall
-from cortex_plane.proof.model import Fact
 from cortex_plane.proof.rules.receipts import Stamp, why_not_sent
 from cortex_plane.proof.verbs import receipts
+from cortex_plane.tenancy.model.access import Fact
 
 log = structlog.get_logger()
 
@@ -27,12 +27,12 @@ async def cover_call(
 ) -> tuple[Authorization, list[Fact]]:  # fmt: skip
     """With the standing approval that the call may use, if it needs a person's yes and nobody said no; and the facts about those
     whose receipts are not true: they cover nothing, and that is on the audit trail. ``reserved``: see `standing_approvals.cover`."""
-    covered, refusals = await standing_approvals.cover(
+    answer, refusals = await standing_approvals.cover(
         db, job, call, read_only, authorization, db.vault, reserved, read_to, askers
     )
     for refusal in refusals:
         log.error("standing approval refused", job_id=str(job.job_id), **refusal)
-    return covered, [fact("receipt_refused", **refusal) for refusal in refusals]
+    return answer, [fact("receipt_refused", **refusal) for refusal in refusals]
 
 
 def receipt_fault(

@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import OnUncertain, highest_risk
+from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals.verbs.approval_requests import count, nobody_can
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import DISPATCH_SECONDS, ExternalCall, IntentDraft, Next, RequestedCall, advised
 from cortex_plane.calls.rules import pipeline
 from cortex_plane.calls.rules.pipeline import MAX_ERROR, CallVerdict, call_fact, facts_by
 from cortex_plane.calls.store import CallContext, StoredCall
-from cortex_plane.calls.verbs import doubts
+from cortex_plane.calls.verbs import deadlines
 from cortex_plane.calls.verbs.authorization import cover_external, decide_call
 from cortex_plane.calls.verbs.call_approvals import ask_people, terms_of, was_granted
-from cortex_plane.calls.verbs.context import call_context, read_call, retry_under_session_lock
 from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
+from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs.model.effects import MAX_SENDS, SETTLED, CallStatus
 from cortex_plane.kernel.errors import Conflict
+from cortex_plane.kernel.fields import highest_risk
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.tenancy.model.access import Actor
 
@@ -119,7 +120,7 @@ async def _again(
     call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)
     is_cleared = call.status is CallStatus.CLEARED
     if not is_cleared and call.attempt >= MAX_SENDS and not renews:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     has_grant = await was_granted(db, actor, call)
     verdict = await decide_call(db, actor, context, requested_call, again=True, approved=has_grant)
     # Whoever approved it then speaks for the gates that stood on their card, and for no others.
@@ -130,7 +131,7 @@ async def _again(
     if is_anew or pipeline.may_be_sent_again(verdict.answer, verdict.ruling, has_grant=by_grant):
         return await _write(db, actor, context, call, draft, verdict, anew=not by_grant)
     if not is_cleared:
-        return await doubts.ask_human(db, actor, call.id)
+        return await deadlines.ask_human(db, actor, call.id)
     if verdict.verdict is PolicyVerdict.DENY:
         return await _reject(db, actor, call, verdict)
     return await _ask(db, actor, context, call, verdict)
@@ -173,10 +174,10 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
     """What held when it was authorised does not any more: a person is asked, about the same call."""
     possible = await terms_of(db, context, verdict, again=call.id)
     requested_call = RequestedCall.of(call)
-    authorized = pipeline.authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
+    fact = pipeline.authorized_fact(facts_by(actor), requested_call, verdict.answer, context.policies, again=True)
     if possible.terms is None:
         error = nobody_can(requested_call.name, verdict.answer.decision, possible.excluded)
-        verdict.notes.append(authorized)
+        verdict.notes.append(fact)
         return await _end(db, actor, call, error, verdict)
     async with db.transaction(actor.org_id) as tx:
         request, events = await ask_people(tx, actor, context, requested_call, verdict, possible, call.step_index)
@@ -187,7 +188,7 @@ async def _ask(db: Database, actor: Actor, context: CallContext, call: ExternalC
         arguments = requested_call.arguments
         await calls_store.ask_again(tx, call.job_id, call.session_id, row, arguments, context.policies, request.id)
         record = verdict.record(actor, shown=requested_call)
-        facts = [authorized, *request.facts]
+        facts = [fact, *request.facts]
         await session_gates.write(tx, call.session_id, call.job_id, record, facts, events)
     count(actor.org_id, [request])
     return False

@@ -10,7 +10,7 @@ from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt,
 from cortex_plane.calls.rules.pipeline import MAX_ERROR, call_fact, facts_by, outcome_row, result_event
 from cortex_plane.calls.store import CallContext, EndedGatedCall
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
-from cortex_plane.calls.verbs.context import call_context, call_sight, retry_under_session_lock
+from cortex_plane.calls.verbs.external import call_context, call_sight, retry_under_session_lock
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.model.gates import GateRecord, UnseenCall
 from cortex_plane.gates.verbs import session_gates

@@ -1,5 +1,5 @@
 -- Who may decide an approval. `decider_refusal` is the only place where that is written: inbox, card, mail and decision ask it. The words
--- for its codes are those of approvals/rules.py. How many humans stand behind votes is counted by policies/model/policies.py
+-- for its codes are those of approvals/rules/decisions.py. How many humans stand behind votes is counted by policies/model/policies.py
 -- too, and a test compares the two.
 
 -- They take a time now.

@@ -16,17 +16,21 @@ create or replace function session_append(
   language plpgsql set search_path = public, pg_temp as $$
 declare
   events integer := coalesce(cardinality(event_types), 0);
+  entries integer := coalesce(cardinality(actions), 0);
   head session_head%rowtype;
   at timestamptz := plane_now();
   digest bytea;
 begin
-  if cardinality(actions) = 1 then
-    -- A step appends one entry: the head is locked and updated in one statement. Its time is read before the lock, so it counts from the
-    -- last activity at least.
-    digest := sha256(bodies[1]);
+  if entries <= 1 then
+    -- A step appends one entry at most: the head is locked and updated in one statement. Its time is read before the lock, so it counts
+    -- from the last activity at least.
+    if entries = 1 then
+      digest := sha256(bodies[1]);
+    end if;
     update session_head h
-    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + 1,
-      audit_hash = chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest),
+    set message_seq = h.message_seq + new_messages, event_seq = h.event_seq + events, audit_seq = h.audit_seq + entries,
+      audit_hash = case when entries = 0 then h.audit_hash else
+        chain_hash(h.audit_hash, h.audit_seq + 1, greatest(h.last_activity_at, at), actions[1], jobs[1], digest) end,
       last_activity_at = greatest(h.last_activity_at, at)
     where h.org_id = p_org and h.session_id = p_session
     returning h.message_seq, h.event_seq, h.audit_seq, h.audit_hash, h.last_activity_at
@@ -37,8 +41,10 @@ begin
         values (p_org, p_session, head.event_seq - events + i, event_types[i], event_jobs[i], event_data[i], at);
       end if;
     end loop;
-    insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
-    values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    if entries = 1 then
+      insert into audit_entry (org_id, session_id, seq, format, action, job_id, body, body_hash, hash, created_at)
+      values (p_org, p_session, head.audit_seq, 2, actions[1], jobs[1], bodies[1], digest, head.audit_hash, at);
+    end if;
     return head.message_seq;
   end if;
   select * into strict head from session_head where org_id = p_org and session_id = p_session for update;
@@ -50,7 +56,7 @@ begin
       values (p_org, p_session, head.event_seq, event_types[i], event_jobs[i], event_data[i], at);
     end if;
   end loop;
-  for i in 1 .. coalesce(cardinality(actions), 0) loop
+  for i in 1 .. entries loop
     digest := sha256(bodies[i]);
     head.audit_seq := head.audit_seq + 1;
     head.audit_hash := chain_hash(head.audit_hash, head.audit_seq, at, actions[i], jobs[i], digest);

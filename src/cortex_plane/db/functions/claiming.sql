@@ -184,17 +184,18 @@ create or replace function find_cancelled(p_worker uuid) returns table (org_id u
   select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
 $$;
 
--- Which of a worker's jobs should hold by now, and still run.
-create or replace function find_overdue(p_worker uuid) returns table (org_id uuid, id uuid)
+-- Which of a worker's jobs should hold so much later at the latest, and still run.
+drop function if exists find_overdue(uuid);
+create or replace function find_overdue(p_worker uuid, p_ahead interval) returns table (org_id uuid, id uuid)
   language sql volatile security definer set search_path = public, pg_temp as $$
   select j.org_id, j.id from job j
-  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now())
+  where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
 call pg_temp.give_functions('cortex_claimer',
   'find_orgs_in_turn(text[], timestamptz, uuid, uuid[], integer)',
   'find_jobs_of_org(uuid, text[], timestamptz, integer, integer)', 'find_orphans(integer)', 'find_leased(uuid)',
-  'find_cancelled(uuid)', 'find_overdue(uuid)');
+  'find_cancelled(uuid)', 'find_overdue(uuid, interval)');
 
 -- Lease up to p_wanted jobs to a worker with so many free slots: in each round the orgs that have work get the same number, so
 -- that it is as if they took turns. A last row without a job says that others were claiming at the same moment.

@@ -44,23 +44,25 @@ create or replace trigger job_invariants before insert or update of status, kind
     error_message, finished_at, retry_count, max_retries, next_retry_at, open_approvals
   on job for each row execute function job_invariants();
 
--- A dispatch that nobody authorised, or that has no end, cannot be written.
+-- A dispatch that nobody authorised, or that has no end, cannot be written. It takes columns as they are: PostgreSQL parses the CHECK that
+-- calls it with every statement that writes a call, so the CHECK is short.
 create or replace function tool_call_is_sound(
-  status text, has_end boolean, hash_length integer, read_only boolean, verdict text, has_rule boolean, has_window boolean,
-  on_uncertain text, granted boolean) returns boolean
+  status text, finished_at timestamptz, input_hash bytea, read_only boolean, verdict text, rule text,
+  dispatch_before timestamptz, settle_after timestamptz, on_uncertain text, granted boolean) returns boolean
   language plpgsql immutable parallel safe set search_path = public, pg_temp as $$
 declare
   broken text := case
     when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
         'answered')
       then 'chk_tool_call_status'
-    when (status in ('completed', 'failed', 'rejected', 'answered')) <> has_end then 'chk_tool_call_end'
-    when hash_length <> 32 then 'chk_tool_call_hash'
+    when (status in ('completed', 'failed', 'rejected', 'answered')) <> (finished_at is not null) then 'chk_tool_call_end'
+    when length(input_hash) <> 32 then 'chk_tool_call_hash'
     when verdict not in ('allow', 'deny', 'requires_approval') then 'chk_tool_call_verdict'
     when on_uncertain not in ('retry_with_key', 'probe', 'ask_human', 'fail') then 'chk_tool_call_on_uncertain'
-    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and has_rule and (
+    when not (read_only or status in ('rejected', 'answered') or (verdict is not null and rule is not null and (
         status in ('awaiting', 'allowed', 'approved')
-        or (has_window and on_uncertain is not null and (status <> 'intended' or verdict = 'allow' or granted)))))
+        or (dispatch_before is not null and settle_after is not null and on_uncertain is not null
+          and (status <> 'intended' or verdict = 'allow' or granted)))))
       then 'chk_tool_call_intent' end;
 begin
   if broken is not null then

@@ -13,7 +13,8 @@ $$;
 -- It tells of pauses too.
 drop function if exists beat(uuid, interval);
 
--- Renew the lease; tells which jobs of this worker are cancelled, and which should hold by now. No row at all: the worker was forgotten.
+-- Renew the lease; tells which jobs of this worker are cancelled, and which should hold before it beats again, five times in a
+-- lease. No row at all: the worker was forgotten.
 create or replace function beat(p_worker uuid, p_lease interval)
   returns table (expires_at timestamptz, cancelled uuid[], overdue uuid[])
   language plpgsql set search_path = public, pg_temp as $$
@@ -24,7 +25,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
-  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker) o;
+  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
   return next;
 end
 $$;

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import orjson
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model import atlases as model
+from cortex_plane.kernel.fields import Risk
 
 Names = Sequence[str]
 

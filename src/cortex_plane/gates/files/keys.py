@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cortex_plane.agents.model.tools import MAX_NAME, Risk
+from cortex_plane.agents.model.tools import MAX_NAME
 from cortex_plane.gates.model import atlases as atlas_model
 from cortex_plane.gates.model.atlases import (
     ATLAS_VERSION,
@@ -17,6 +17,7 @@ from cortex_plane.gates.model.atlases import (
     TriggerType,
 )
 from cortex_plane.kernel import shapes
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.shapes import Amount, Defs, Field, Flag, JsonObject, ListOf, MapOf, OneOf, Record, Tagged, Text
 from cortex_plane.policies.model.policies import Template
 

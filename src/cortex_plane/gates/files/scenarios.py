@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
+from cortex_plane.gates.files.checks import PLANE
 from cortex_plane.gates.model.scenarios import (
     MAX_FILE_BYTES,
     EventKind,
@@ -16,7 +16,7 @@ from cortex_plane.gates.model.scenarios import (
 )
 from cortex_plane.kernel import shapes
 from cortex_plane.kernel.documents import Bounds, Faults, ListNode, MappingNode, Node, read_document
-from cortex_plane.kernel.fields import parse
+from cortex_plane.kernel.fields import Risk, parse
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.policies.model.versions import MAX_VOTES
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -124,6 +124,7 @@ def _scenario(scenario: dict[str, Any], file: dict[str, Any], node: Node, faults
     call = None
     if "call" in scenario:
         call = _parse_event({**scenario, EventKind.CALLED: scenario["call"]}, EventKind.CALLED, node.line)
+        _require_action(call, faults)
     known_events = tuple(event for event in events if event is not None)
     expectation = parse(Expected, expect)
     settings = {key: values[key] for values in (file, scenario) for key in _SETTING if key in values}
@@ -145,7 +146,15 @@ def _event(event: dict[str, Any], node: Node, faults: Faults) -> ScenarioEvent |
             faults.add(node.line, f"`{key}` is not a key of the event `{kind}`; it belongs to {', '.join(belongs)}.")
     if kind is EventKind.IGNORED and not event[kind]:
         faults.add(node.line, "`ignored` is true, or not there.")
-    return _parse_event(event, kind, node.line)
+    parsed = _parse_event(event, kind, node.line)
+    if kind in (EventKind.CALLED, EventKind.APPROVED):
+        _require_action(parsed, faults)
+    return parsed
+
+
+def _require_action(call: ScenarioEvent, faults: Faults) -> None:
+    if call.text.startswith(PLANE):
+        faults.add(call.line, f"`{call.text}` is a tool of the plane itself, which no atlas governs: leave it out.")
 
 
 def _parse_event(event: dict[str, Any], kind: EventKind, line: int) -> ScenarioEvent:

@@ -15,12 +15,10 @@ from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.fields import DRAFT, Ref, refused_as
-from cortex_plane.policies.model.changes import PendingChange
-from cortex_plane.policies.model.policies import PolicyVerdict, Template
-from cortex_plane.policies.model.versions import Direction, FieldChange
+from cortex_plane.kernel.fields import DRAFT, Ref, Risk, refused_as
+from cortex_plane.policies.model.policies import PendingChange, Template
+from cortex_plane.policies.model.versions import FieldChange
 
 ATLAS_VERSION = "1.0"
 """Of the file format."""
@@ -525,50 +523,6 @@ class AtlasRules:
     """In the order in which they are evaluated; of an action alone."""
     declared: Action | None
     """The action, where the atlas declares it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasJudged:
-    """What an atlas says of a call."""
-
-    verdict: PolicyVerdict
-    rule: str
-    gates: list[str]
-    """The gates that ask the agent before it; the verdict is then `deny`, until they are answered."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasChangeGroup:
-    """Calls of the past that another version of their atlas would judge otherwise, in the same way."""
-
-    tool: str
-    agent: str
-    direction: Direction
-    before: AtlasJudged
-    after: AtlasJudged
-    calls: int
-    examples: list[UUID]
-    """Ids of calls, the newest first; at most three."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AtlasEffect:
-    """What a version would have changed about the calls of a time span, each judged as the first one of its session."""
-
-    since: datetime
-    until: datetime
-    looked_at: int
-    changed: int
-    stricter: int
-    looser: int
-    unknown: int
-    """Calls whose tool or arguments are not known."""
-    stopped: bool
-    """There are more calls in this time: only the newest were looked at."""
-    groups: list[AtlasChangeGroup]
-    """The largest fifty."""
-    left_out: list[str]
-    """What this does not look at."""
 
 
 SCHEMA_VERSION = 1

@@ -8,22 +8,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Gate, TriggerType
 from cortex_plane.jobs.model.effects import STEP
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.fields import adapter, parse
+from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.policies.model.policies import PolicyVerdict, Template
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.model.events import TraceType
+from cortex_plane.tenancy.model.access import Fact
 
 ANSWER = "plane.answer"
 """The tool by which an agent answers a gate."""
 REQUEST_CONTEXT = "plane.request_context"
 """The tool by which an agent asks for what its stewards wrote down."""
+END_SESSION = "plane.end_session"
+"""The tool by which an agent ends its own session, if its settings name it or it is code."""
 PLANE_TOOLS = frozenset({ANSWER, REQUEST_CONTEXT})
-OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", "plane.ask_person", STEP})
-"""What gates do not look at: it is theirs, or asks people and sends nothing, or is a step of code. By exact name."""
+OF_THE_PLANE = frozenset({*PLANE_TOOLS, "plane.ask", "plane.ask_person", END_SESSION, STEP})
+"""What gates do not look at: it is theirs, or sends nothing, or is a step of code. By exact name."""
 MAX_PASSES = 200
 MAX_OPEN = 50
 """Questions about calls that wait at the same time."""

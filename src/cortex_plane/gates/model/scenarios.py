@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 
-from cortex_plane.agents.model.tools import Risk, ToolDeclaration
+from cortex_plane.agents.model.tools import ToolDeclaration
 from cortex_plane.gates.model.atlases import AtlasFile
 from cortex_plane.kernel.canonical import check_text
-from cortex_plane.kernel.fields import DRAFT, refused_as
+from cortex_plane.kernel.fields import DRAFT, Risk, refused_as
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.model.sessions import SessionKind
 

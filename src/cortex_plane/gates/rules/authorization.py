@@ -10,11 +10,11 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import AtlasPolicy, AtlasPolicyType, Gate, Mode
 from cortex_plane.gates.model.gates import GatedCall, Limit, Ruling, Window
 from cortex_plane.gates.rules.effects import EvaluationRun
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, Round
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import glob
 from cortex_plane.policies.model.policies import CallFacts, PolicyDecision, PolicyRow, PolicyVerdict, Terms
 from cortex_plane.policies.rules.engine import CompiledPolicies
@@ -34,7 +34,7 @@ class JobRef(Protocol):
     def agent_id(self) -> UUID: ...
 
 
-class Caller(Protocol):
+class Origin(Protocol):
     """What policies look at of whoever asks for a call."""
 
     @property
@@ -45,7 +45,7 @@ class Caller(Protocol):
     def session_kind(self) -> str: ...
 
 
-class CallJob(JobRef, Caller, Protocol):
+class CallJob(JobRef, Origin, Protocol):
     """The job that asks for a call: of a worker, or of an agent that runs elsewhere."""
 
 
@@ -68,7 +68,7 @@ class UnsentCall(Protocol):
     def declares_risk(self) -> bool: ...
 
 
-def facts_of(job: Caller, call: UnsentCall, *, read_only: bool) -> CallFacts:
+def facts_of(job: Origin, call: UnsentCall, *, read_only: bool) -> CallFacts:
     """What policies look at."""
     return CallFacts(
         target=call.name, arguments=orjson.loads(call.arguments), read_only=read_only, risk=call.risk, agent=job.agent,

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from cortex_plane.agents.model.tools import RISKS, Risk
 from cortex_plane.gates.model import gates
 from cortex_plane.gates.model.atlases import MAX_CONTEXT, Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import ActionRule, ActiveGuidance, CapabilityState, GateState, Open, Shut, Trace
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import RISKS, Risk
 from cortex_plane.sessions.model.events import TraceType
 
 # What holds whatever an atlas says: a session costs no more than this, whoever wrote the atlas.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model import gates as gate_model
 from cortex_plane.gates.model.atlases import AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.model.gates import Evaluation, GateCard, GatedCall, GateInput, GateState, Open, Pass, Ruling
@@ -15,6 +14,7 @@ from cortex_plane.gates.rules.authorization import by_policies, charged, last_ro
 from cortex_plane.gates.rules.effects import AT_ONCE, MAX_FIRED, Elapsed, EvaluationRun, no_time
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction, rank
 from cortex_plane.gates.rules.prompts import MAX_CARD, card
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.policies import PolicyVerdict
@@ -118,9 +118,9 @@ def requested(atlases: CompiledAtlases, state: GateState, names: Sequence[str], 
     for gate in waiting:
         work.blocked(gate, gate_model.UNANSWERED)
     if not waiting and state.ended is None:
-        wanted = {gate.key: (gate, name) for name in reversed(names) for gate in atlases.requested(name)}
-        for gate in within_budget(work, sorted((gate for gate, _ in wanted.values()), key=rank)):
-            work.fire(gate, {"requested": wanted[gate.key][1][:200]})
+        gates = {gate.key: (gate, name) for name in reversed(names) for gate in atlases.requested(name)}
+        for gate in within_budget(work, sorted((gate for gate, _ in gates.values()), key=rank)):
+            work.fire(gate, {"requested": gates[gate.key][1][:200]})
     return Evaluation(state=work.state(), traces=tuple(work.traces), fired=tuple(work.fired))
 
 

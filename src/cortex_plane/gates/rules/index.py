@@ -1,4 +1,5 @@
-"""The index over the gates of atlases, keywords included: its cost does not grow with the number of gates."""
+"""The index over the gates of atlases, keywords included, whose cost does not grow with their number; and what one atlas says about an
+action or a capability."""
 
 from __future__ import annotations
 
@@ -10,11 +11,24 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
-from cortex_plane.agents.model.tools import RISKS, Risk, highest_risk
 from cortex_plane.gates.model import atlases as atlas_model
-from cortex_plane.gates.model.atlases import AtlasPolicy, Capability, Gate, GateBudget, MatchMode, Mode, TriggerType
+from cortex_plane.gates.model.atlases import (
+    Atlas,
+    AtlasPolicy,
+    AtlasPolicyType,
+    AtlasRules,
+    Capability,
+    Gate,
+    GateBudget,
+    GateRelation,
+    GateRule,
+    MatchMode,
+    Mode,
+    TriggerType,
+)
 from cortex_plane.kernel.errors import InvalidInput, extra
-from cortex_plane.kernel.globs import GlobIndex
+from cortex_plane.kernel.fields import RISKS, Risk, highest_risk
+from cortex_plane.kernel.globs import GlobIndex, glob
 from cortex_plane.kernel.schemas import Unusable, compiled
 from cortex_plane.kernel.shares import LruCache
 from cortex_plane.kernel.text import normal
@@ -363,11 +377,11 @@ class KeywordIndex:
         if not self._gates or self.is_quick(text):
             return self._find(text)
         key = hashlib.sha256(text.encode(errors="surrogatepass")).digest()
-        known = self._findings.get(key)
-        if known is None:
-            known = (self._find(text),)
-            self._findings.put(key, known, 1)
-        return known[0]
+        finding = self._findings.get(key)
+        if finding is None:
+            finding = (self._find(text),)
+            self._findings.put(key, finding, 1)
+        return finding[0]
 
     def _find(self, text: str) -> dict[int, tuple[Gate, tuple[str, ...]]] | None:
         seen: dict[int, dict[int, str]] = {}
@@ -417,3 +431,61 @@ def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
             code="invalid_pattern",
             hint=_TOO_LARGE if "too large" in reason else _NOT_READ,
         ) from None
+
+
+_ORDER = tuple(AtlasPolicyType)
+
+
+def rules_of(atlas: Atlas, action: str | None, capability: str | None) -> AtlasRules:
+    """Of exactly one of the two."""
+    if (action is None) == (capability is None):
+        raise InvalidInput("Ask about an `action` or about a `capability`.", hint="Name exactly one of the two.")
+    if capability is not None:
+        capabilities = [each for each in atlas.capabilities if each.capability_id == capability]
+        if not capabilities:
+            names = ", ".join(each.capability_id for each in atlas.capabilities[:20]) or "none"
+            raise InvalidInput(
+                f"The atlas has no capability `{capability[:100]}`.", field="capability", hint=f"It has {names}."
+            )
+    else:
+        capabilities = [each for each in atlas.capabilities if _matches(each.actions, action)]
+    ids = {each.capability_id for each in capabilities}
+    gates = [
+        GateRule(gate=gate.gate_id, name=gate.name, mode=gate.mode, trigger=gate.trigger.type, priority=gate.priority,
+                 audience=gate.audience, min_tier=gate.trigger.min_tier, relations=relations,
+                 questions=[question.question_id for question in gate.questions])
+        for gate in sorted(atlas.gates, key=rank)
+        if (relations := list(_relations(gate, action, ids)))
+    ]  # fmt: skip
+    policies = [policy for policy in atlas.policies if action is not None and _matches(policy.actions, action)]
+    return AtlasRules(
+        atlas_id=atlas.atlas_id, version=atlas.version, action=action, capability=capability, gates=gates,
+        capabilities=capabilities, policies=sorted(policies, key=lambda each: _ORDER.index(each.type)),
+        declared=next((each for each in atlas.actions if each.action_id == action), None),
+    )  # fmt: skip
+
+
+def _relations(gate: Gate, action: str | None, capabilities: set[str]) -> Iterator[GateRelation]:
+    trigger = gate.trigger
+    if trigger.type is TriggerType.CAPABILITY_ACCESS and not capabilities.isdisjoint(trigger.capability_ids):
+        yield GateRelation.GUARDS
+    if not capabilities.isdisjoint(gate.unlock_capabilities):
+        yield GateRelation.UNLOCKS
+    if not capabilities.isdisjoint(gate.lock_capabilities):
+        yield GateRelation.LOCKS
+    if action is None:
+        return
+    if trigger.type is TriggerType.ACTION_PRE and _matches(trigger.patterns, action):
+        yield GateRelation.BEFORE
+    if trigger.type is TriggerType.RISK_THRESHOLD:
+        yield GateRelation.RISK
+    if trigger.type is TriggerType.ACTION_POST and _matches(trigger.patterns, action):
+        yield GateRelation.AFTER
+    if _matches(gate.allow_actions, action):
+        yield GateRelation.ALLOWS
+    if _matches(gate.deny_actions, action):
+        yield GateRelation.DENIES
+
+
+def _matches(patterns: Sequence[str], action: str | None) -> bool:
+    return action is not None and any(glob(pattern).matches(action) for pattern in patterns)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
 
-from cortex_plane.agents.model.tools import Risk
 from cortex_plane.gates.model.atlases import Atlas, AtlasPolicyType, Gate, Mode, TriggerType
 from cortex_plane.gates.rules.index import CompiledAtlases, OfAction
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.globs import STAR, GlobIndex, glob
 
 _AT_START = (TriggerType.SESSION_START, TriggerType.INTERACTIVE)
@@ -70,8 +70,8 @@ class _Search:
         for gate in self._gates:
             for key in _keys(gate, gate.unlock_capabilities):
                 self._unlockers.setdefault(key, set()).add(gate.key)
-        locked = {key for gate in self._at_start for key in _keys(gate, gate.lock_capabilities)}
-        self._open = {key for key in self._atlases.capabilities if self._atlases.begins_open(key) and key not in locked}
+        shut = {key for gate in self._at_start for key in _keys(gate, gate.lock_capabilities)}
+        self._open = {key for key in self._atlases.capabilities if self._atlases.begins_open(key) and key not in shut}
         self._always_open: set[str] = set()
         """Nobody meets the gates that guard these."""
         self._passed: set[str] = set()
@@ -83,8 +83,8 @@ class _Search:
         patterns = (
             pattern for gate in atlas.gates for pattern in gate.trigger.patterns if gate.trigger.type in _FOR_CALLS
         )
-        declared = (action.action_id for action in atlas.actions)
-        self._queue = list(dict.fromkeys([*_allowed_names(atlas), *declared, *patterns]))
+        actions = (action.action_id for action in atlas.actions)
+        self._queue = list(dict.fromkeys([*_allowed_names(atlas), *actions, *patterns]))
         self._waiting: dict[str, list[str]] = {}
         """By the key of a capability or a gate: actions that may run once it is open or passed."""
         for name in self._queue:
@@ -141,10 +141,10 @@ class _Search:
         if gate.key in self._passed or gate.mode is Mode.OBSERVATIONAL:
             return
         self._passed.add(gate.key)
-        guarded = gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
-        opened = [*_keys(gate, gate.unlock_capabilities)]
-        opened += [key for key in _keys(gate, guarded) if not self._waiting_guards(key)]
-        for key in opened:
+        capabilities = gate.trigger.capability_ids if gate.trigger.type is TriggerType.CAPABILITY_ACCESS else ()
+        opens = [*_keys(gate, gate.unlock_capabilities)]
+        opens += [key for key in _keys(gate, capabilities) if not self._waiting_guards(key)]
+        for key in opens:
             if key not in self._open:
                 self._open.add(key)
                 self._queue += self._waiting.get(key, ())

@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk
-from cortex_plane.gates.model.atlases import Atlas, AtlasChangeGroup, AtlasEffect, AtlasJudged
+from cortex_plane.gates.model.atlases import Atlas
 from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, GateState
 from cortex_plane.gates.rules.evaluation import at_boundary, judge
 from cortex_plane.gates.rules.index import CompiledAtlases
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.policies.model.policies import STRICTNESS, PolicyVerdict
 from cortex_plane.policies.model.versions import Direction
 
@@ -27,6 +27,50 @@ LEFT_OUT = (
     "what came before each call in its session: answers, opened capabilities, words that fired gates, limits that were used up",
     "other atlases of the same sessions, and the org's policies",
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasJudged:
+    """What an atlas says of a call."""
+
+    verdict: PolicyVerdict
+    rule: str
+    gates: list[str]
+    """The gates that ask the agent before it; the verdict is then `deny`, until they are answered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasChangeGroup:
+    """Calls of the past that another version of their atlas would judge otherwise, in the same way."""
+
+    tool: str
+    agent: str
+    direction: Direction
+    before: AtlasJudged
+    after: AtlasJudged
+    calls: int
+    examples: list[UUID]
+    """Ids of calls, the newest first; at most three."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasEffect:
+    """What a version would have changed about the calls of a time span, each judged as the first one of its session."""
+
+    since: datetime
+    until: datetime
+    looked_at: int
+    changed: int
+    stricter: int
+    looser: int
+    unknown: int
+    """Calls whose tool or arguments are not known."""
+    stopped: bool
+    """There are more calls in this time: only the newest were looked at."""
+    groups: list[AtlasChangeGroup]
+    """The largest fifty."""
+    left_out: list[str]
+    """What this does not look at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +118,8 @@ class AtlasReplay:
                 examples.append(call.id)
 
     def _judge(self, atlases: CompiledAtlases, state: GateState, call: GovernedCall, risk: Risk) -> Judgement:
-        gated = GatedCall(action=call.tool_name, arguments=call.arguments, input_hash="", risk=risk)
-        ruling = judge(atlases, state, gated, self._now, looking=True)
+        call_facts = GatedCall(action=call.tool_name, arguments=call.arguments, input_hash="", risk=risk)
+        ruling = judge(atlases, state, call_facts, self._now, looking=True)
         gates = tuple(atlases.gates[question.gate].gate_id for question in ruling.asks)
         return ruling.verdict, ruling.rule, gates
 

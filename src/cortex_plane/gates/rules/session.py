@@ -22,11 +22,9 @@ from cortex_plane.gates.rules.effects import Elapsed, EvaluationRun, RanCall, mi
 from cortex_plane.gates.rules.evaluation import at_boundary, judge, judge_sent, ran, requested, shown
 from cortex_plane.gates.rules.index import CompiledAtlases
 from cortex_plane.gates.rules.prompts import asked_of_all
-from cortex_plane.jobs.model.journal import GateClosed
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import CortexError, GateClosed
 from cortex_plane.policies.model.policies import PolicyVerdict
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 NOT_LOADED = "is code that only workers load: an agent that runs elsewhere cannot pass it"
 

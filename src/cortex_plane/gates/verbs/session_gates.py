@@ -21,8 +21,7 @@ from cortex_plane.gates.verbs.atlas_cache import ATLAS_CORRUPT, Pins, book
 from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.shares import searching
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Opening and ending sessions, with what their gates do then."""
+"""Opening, pausing and ending sessions, with what their gates do then."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.text import in_words
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, SessionEvent
+from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
-from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
@@ -72,6 +72,25 @@ async def end_by_agent(db: Database, actor: Actor, id: UUID) -> str | None:
         return f"its agent ended it: {row['end_reason']}"
 
     return await _end_where(db, actor, id, reason)
+
+
+async def end_or_pause(db: Database, actor: Actor, id: UUID) -> str | None:
+    """For schedulers: a conversation in which nobody says anything is paused; the next message makes it active again. What its agent ended ends."""
+    if await end_by_agent(db, actor, id) is not None:
+        return "ended"
+    async with db.transaction(actor.org_id) as tx:
+        row = await sessions_store.lock_session(tx, id, None)
+        if row is None or row["end_reason"] is not None:
+            return None
+        went_at = await sessions_store.went_idle(tx, id)
+        if went_at is None:
+            return None
+        await sessions_store.set_session_status(tx, id, SessionStatus.PAUSED)
+        await proof_store.append_to_session(
+            tx, id, [Fact.of(actor, "session_paused", reason="idle")],
+            [("session_paused", None, {"reason": "idle", "pause_source": "idle", "paused_at": went_at.isoformat()})],
+        )  # fmt: skip
+    return "idle"
 
 
 async def end_long_paused(db: Database) -> None:

@@ -8,14 +8,14 @@ from cortex_plane.agents import routes
 from cortex_plane.agents import verbs as agents
 from cortex_plane.gates import routes as gate_routes
 from cortex_plane.gates.model.atlases import AtlasFile
-from cortex_plane.gates.verbs import atlas_owners, atlas_queries, atlases
+from cortex_plane.gates.verbs import atlas_queries, atlases
 from cortex_plane.http.exchange import Binding, Exchange, answer, handle, reply
 from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.policies import routes as policy_routes
 from cortex_plane.policies.model.versions import PolicyFile
-from cortex_plane.policies.verbs import platform_policies, policies, simulations
+from cortex_plane.policies.verbs import policies, simulations
 
 
 async def publish_atlas(exchange: Exchange, file: AtlasFile) -> Response:
@@ -44,8 +44,8 @@ BINDINGS: tuple[Binding, ...] = (
     answer(routes.GET_CONFIRMATION, agents.get_confirmation),
     answer(routes.REVOKE_CONFIRMATION, agents.revoke_confirmation),
     handle(policy_routes.APPLY_POLICIES, policies.apply_policies, apply_policies),
-    answer(policy_routes.APPLY_PLATFORM_POLICIES, platform_policies.apply_platform_policies),
-    answer(policy_routes.GET_PLATFORM_POLICIES, platform_policies.get_platform_policies),
+    answer(policy_routes.APPLY_PLATFORM_POLICIES, policies.apply_platform_policies),
+    answer(policy_routes.GET_PLATFORM_POLICIES, policies.get_platform_policies),
     answer(policy_routes.GET_POLICIES, policies.get_policies),
     ordered(
         policy_routes.LIST_POLICY_VERSIONS, policies.list_policy_versions, "policies", "below", lambda row: row.version
@@ -62,6 +62,6 @@ BINDINGS: tuple[Binding, ...] = (
     answer(gate_routes.GET_ATLAS_VERSION, atlases.get_atlas_version),
     answer(gate_routes.DIFF_ATLAS, atlases.diff_atlases),
     answer(gate_routes.QUERY_ATLAS, atlas_queries.query_atlas),
-    answer(gate_routes.HAND_OVER_ATLAS, atlas_owners.hand_over_atlas),
+    answer(gate_routes.HAND_OVER_ATLAS, atlases.hand_over_atlas),
     answer(gate_routes.RETIRE_ATLAS_VERSION, atlases.retire_atlas),
 )

@@ -17,7 +17,7 @@ from cortex_plane.http.streams import Download
 from cortex_plane.notify import routes as notify_routes
 from cortex_plane.notify.verbs import deliveries, webhooks
 from cortex_plane.proof import routes as proof_routes
-from cortex_plane.proof.verbs import audit, receipts, roots
+from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import Permission
 
 
@@ -61,8 +61,8 @@ BINDINGS: tuple[Binding, ...] = (
     ordered(proof_routes.LIST_AUDIT, audit.list_entries, "audit", "above", lambda entry: entry.seq, start=0),
     answer(proof_routes.VERIFY_AUDIT, audit.verify),
     handle(proof_routes.EXPORT_AUDIT, audit.export_trail, export_audit),
-    ordered(proof_routes.LIST_ROOTS, roots.list_roots, "roots", "below", lambda root: root.seq),
-    answer(proof_routes.MAKE_ROOT, roots.make_root_now),
+    ordered(proof_routes.LIST_ROOTS, audit.list_roots, "roots", "below", lambda root: root.seq),
+    answer(proof_routes.MAKE_ROOT, audit.make_root_now),
     whole(proof_routes.LIST_SIGNING_KEYS, receipts.list_signing_keys),
     answer(proof_routes.ROTATE_SIGNING_KEY, receipts.rotate_signing_key),
     pages(routes.LIST_APPROVALS, approvals.list_approvals, "approvals"),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import ExternalCall
-from cortex_plane.calls.verbs import bench, calls, doubts, external, gate_answers, outcomes, permissions, resolutions
+from cortex_plane.calls.verbs import calls, deadlines, external, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
 from cortex_plane.http.exchange import Exchange, answer, handle, leave, reply
@@ -22,7 +22,7 @@ from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import decode_number, decode_text
-from cortex_plane.notify.verbs.answer_callbacks import AnswerCallbacks
+from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
@@ -164,7 +164,7 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(job_routes.GET_CHECKPOINT, steering.get_checkpoint),
     handle(job_routes.GET_RESULT, steering.get_stored_result, get_result),
     whole(job_routes.LIST_QUESTIONS, steering.list_questions),
-    answer(job_routes.SETTLE_CALL, doubts.answer_doubt),
+    answer(job_routes.SETTLE_CALL, deadlines.answer_doubt),
     answer(job_routes.PAUSE_JOB, steering.pause),
     answer(job_routes.RESUME_JOB, steering.resume),
     answer(job_routes.CANCEL_JOB, steering.cancel),
@@ -189,9 +189,9 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(call_routes.REPORT_RESOLUTION, resolutions.report_resolution),
     answer(
         call_routes.ANSWER_GATE,
-        gate_answers.give_answers,
+        resolutions.give_answers,
         lambda exchange: {"callbacks": AnswerCallbacks(exchange.db, exchange.state.webhooks)},
     ),
     answer(call_routes.GET_PERMISSIONS, permissions.get_permissions),
-    answer(call_routes.PLAY_SCENARIOS, bench.play_scenarios),
+    answer(call_routes.PLAY_SCENARIOS, permissions.play_scenarios),
 )

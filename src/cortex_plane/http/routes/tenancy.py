@@ -8,7 +8,7 @@ from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handl
 from cortex_plane.http.lists import pages, whole
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission, Redemption
-from cortex_plane.tenancy.verbs import connections, invitations, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
 
 
 def _sends_mail(exchange: Exchange) -> Options:
@@ -70,11 +70,11 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_MEMBER_BROWSER_SESSIONS, logins.list_member_sessions, "browser_sessions"),
     answer(routes.END_MEMBER_BROWSER_SESSIONS, logins.end_member_sessions),
     answer(routes.END_MEMBER_BROWSER_SESSION, logins.end_member_session),
-    answer(routes.INVITE_MEMBER, invitations.invite, _sends_mail),
+    answer(routes.INVITE_MEMBER, connections.invite, _sends_mail),
     answer(routes.UNLINK_MEMBER_MAPPING, connections.unlink_member),
     pages(routes.LIST_OWN_MAPPINGS, connections.list_own_mappings, "own_mappings"),
     answer(routes.UNLINK_OWN_MAPPING, connections.unlink_own),
-    answer(routes.ADD_OWN_ADDRESS, invitations.add_address, _sends_mail),
+    answer(routes.ADD_OWN_ADDRESS, connections.add_address, _sends_mail),
     answer(routes.CREATE_LINK_CODE, connections.issue_link_code),
     answer(routes.REDEEM_LINK_CODE, connections.redeem_link_code),
     answer(routes.CREATE_ABSENCE, orgs.create_absence),

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
 from cortex_plane.kernel.canonical import check_json, check_text
-from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput
+from cortex_plane.kernel.errors import Conflict, ContextMisused, InvalidInput
 from cortex_plane.kernel.fields import DRAFT, Text
 
 MAX_NAME = 200
@@ -59,76 +59,6 @@ class JournalEntry:
     """`type` and `message` of what was raised."""
     created_at: datetime
     finished_at: datetime | None = None
-
-
-class StepFailed(CortexError):
-    """The function of a step raised. The message says what."""
-
-    code = "step_failed"
-    http_status = 424
-    default_hint = "Catch StepFailed to go another way; otherwise the job is tried again."
-
-
-class StepNotDone(StepFailed):
-    """A step that is settled like a call did not happen: that is recorded, and it does not run again."""
-
-    code = "step_not_done"
-    default_hint = "Catch StepFailed to go another way; otherwise the job fails."
-
-
-class ToolFailed(CortexError):
-    """A tool that a code agent called failed, or could not be called so."""
-
-    code = "tool_failed"
-    http_status = 424
-    default_hint = "Catch ToolFailed to go another way; otherwise the job fails."
-
-
-class ToolDenied(CortexError):
-    """A policy or a person said no to a call."""
-
-    code = "tool_denied"
-    http_status = 403
-    default_hint = "Do not send the same call again: go another way."
-
-    @property
-    def answer(self) -> Any:
-        """What a person answered in the place of the call; None where nobody did."""
-        return self.details.get("answer")
-
-
-class GateClosed(ToolDenied):
-    """A gate asks before it lets a call through. Answer it, and the same call again goes on."""
-
-    code = "gate_closed"
-    http_status = 409
-    default_hint = "Answer its questions, then make the same call again."
-
-    @property
-    def gate(self) -> str:
-        """The id of the first gate that asks."""
-        return self.questions[0]["gate"] if self.questions else ""
-
-    @property
-    def questions(self) -> list[dict[str, Any]]:
-        """Each gate that asks, as `gate_prompts.asked_of` shows it."""
-        return list(self.details.get("questions") or ())
-
-
-class WaitTimeout(CortexError):
-    """Nobody sent the signal in time."""
-
-    code = "wait_timeout"
-    http_status = 424
-    default_hint = "Catch WaitTimeout to go on without it; otherwise the job fails."
-
-
-class ContextMisused(CortexError):
-    """The context of a code agent was used in a way that cannot be recorded."""
-
-    code = "context_misused"
-    http_status = 422
-    default_hint = "Correct the agent's code, then `cortex job resubmit` it."
 
 
 def check_name(name: object, what: str) -> str:

@@ -17,9 +17,8 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.policies.verbs.policy_cache import require_members
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.verbs.sessions import open_programmatic_session, require_api, require_open_session
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.frame import Verb, once_only, require_found, transaction_verb, verb
 
 P = ParamSpec("P")
@@ -119,6 +118,8 @@ async def resubmit(db: Database, actor: Actor, id: UUID, once: IdempotencyKey | 
                     hint="Submit a new job instead.",
                 )
             await require_open_session(tx, actor, old.session_id, old.agent_id)
+            if old.kind is JobKind.TASK:  # a conversation's message came over its own channel
+                require_api(require_found(await agents_store.get_agent(tx, str(old.agent_id)), "agent"))
             if old.kind is JobKind.CONVERSATION and await tx.value(queries.open_conversation, old.session_id):
                 raise Conflict(
                     "Another job answers this session already.",

@@ -1,17 +1,20 @@
-"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals."""
+"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals. A job whose checkpoint cannot be
+trusted fails: nothing of it is repaired; its history, the log, a metric and operators are told."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from cortex_plane.db.database import Database, Row, Transaction, after, many, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model import jobs as job_model
-from cortex_plane.jobs.model.checkpoints import as_shown, tool_ids
+from cortex_plane.jobs.model.checkpoints import CheckpointCorrupt, as_shown, tool_ids
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus, Question, ToolCall, question
 from cortex_plane.jobs.model.jobs import Hold, JobStatus, PauseSource, SessionReceipt, SteeringResult
 from cortex_plane.jobs.model.journal import AT_ONCE, KEPT, Signal, SignalDraft, SignalReceipt, taken
@@ -23,13 +26,15 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, SessionEvent
+from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.events import EventType
 from cortex_plane.sessions.model.sessions import RuntimeStatus, SessionStatus
 from cortex_plane.sessions.verbs.sessions import end_approvals
-from cortex_plane.tenancy.model.access import Actor, Permission, scheduler_actor
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb, verb
+
+log = structlog.get_logger()
 
 LIFTED = (
     Hold.OPERATOR,
@@ -68,7 +73,7 @@ async def cancel(tx: Transaction, actor: Actor, id: UUID, cancellation: job_mode
 
 @verb(Permission.JOB_STEER)
 async def pause(db: Database, actor: Actor, id: UUID, pause: job_model.Pause) -> SteeringResult:
-    """Hold a job until somebody resumes it. Pausing a paused one changes nothing."""
+    """Hold a job until somebody resumes it. Pausing a paused one changes nothing, or lets it hold sooner."""
     async with db.transaction(actor.org_id) as tx:
         job_row = require_found(await jobs_store.lock_job(tx, id, actor.sees), "job")
         require_open(job_row)
@@ -107,14 +112,14 @@ async def pause_session(db: Database, actor: Actor, id: UUID, pause: job_model.P
             raise Conflict("This session has ended.", code="session_terminated", hint="Open a new session.")
         source = PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER
         held_at = await sessions_store.hold_session(tx, id, source, pause.reason or f"paused by {actor.name}")
+        is_pending = False
+        for job_id in await jobs_store.lock_open_job(tx, id):
+            job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
+            _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
+            is_pending = is_pending or is_told
         if held_at is not None:
-            told = False
-            for job_id in await jobs_store.lock_open_job(tx, id):
-                job = require_found(await jobs_store.lock_job(tx, job_id, None), "job")
-                _, is_told = await _hold(tx, job_id, job, Hold.SESSION, actor, pause)
-                told = told or is_told
             events: list[SessionEvent] = []
-            if not told and not session_row["held_by"]:
+            if not is_pending and not session_row["held_by"]:
                 data = {**_pause_data(source, actor, pause), "paused_at": held_at.isoformat()}
                 events.append((EventType.SESSION_PAUSED, None, data))
             fact = Fact.of(actor, "session_held", reason=pause.reason, **_correlation(pause))
@@ -238,8 +243,12 @@ async def _hold(
     """Whether the hold is new, and whether readers of events are told of a pause."""
     asked = _pause_data(PauseSource.OPERATOR if actor.sees is None else PauseSource.OWNER, actor, pause)
     row = await tx.row(queries.hold_job, id, hold, asked, float(pause.within_seconds))
-    if row is None:
-        return False, False  # it stood already
+    if row is None:  # it stood already
+        hold_by = await tx.value(queries.shorten_pause, id, float(pause.within_seconds))
+        if hold_by is not None:
+            shortened = {**asked, "hold_by": hold_by.isoformat()}
+            await append_fact(tx, job_row["session_id"], id, actor, "pause_shortened", shortened, [])
+        return False, False
     data = {"reason": pause.reason, "hold": hold, **_correlation(pause)}
     status: dict[str, Any] = {"status": job_row["status"], "pending_pause": bool(job_row["leased"]), "hold": hold}
     if row["pause_now"]:
@@ -463,3 +472,39 @@ async def forget_signals(db: Database) -> None:
     """Signals that are old and that no open job has heard, and waits of jobs that ended."""
     while await jobs_store.forget_signals(db, KEPT, FORGOTTEN_AT_ONCE) >= FORGOTTEN_AT_ONCE:
         pass
+
+
+def log_corruption(org_id: UUID, agent_id: UUID, corrupt: Mapping[UUID, CheckpointCorrupt]) -> None:
+    """Jobs of an agent, after the commit."""
+    for job_id, error in corrupt.items():
+        log.error(
+            "checkpoint corrupt", jobId=str(job_id), agentId=str(agent_id), corruptionType=error.corruption_type,
+            error=error.message,
+        )  # fmt: skip
+        meters().corrupt(org_id, error.corruption_type)
+
+
+def failure_message(job_id: UUID, error: CheckpointCorrupt) -> str:
+    return f"Checkpoint corruption detected: {error.message} (job {job_id}, not resumed) {error.hint}"
+
+
+def corruption_fact(error: CheckpointCorrupt) -> dict[str, Any]:
+    """For the audit entry `checkpoint_corrupt`."""
+    return {"type": error.corruption_type, "error": error.message}
+
+
+async def has_begun(db: Database, org_id: UUID, id: UUID) -> bool:
+    """Whether there are steps, calls or a memory of a job, which only a write with a checkpoint makes."""
+    async with db.transaction(org_id) as tx:
+        return bool(await tx.value(queries.has_begun, id))
+
+
+async def fail_corrupt_jobs(
+    tx: Transaction, actor: Actor, session_id: UUID, corrupt: Mapping[UUID, CheckpointCorrupt]
+) -> None:
+    """Under the lock of the jobs, which nobody runs: they fail, and the approvals that are for them alone are cancelled."""
+    for id, error in corrupt.items():
+        message = failure_message(id, error)
+        await tx.rows(queries.report_corruption, tx.org, id, error.corruption_type, message)
+        fact = Fact.of(actor, "checkpoint_corrupt", job=str(id), **corruption_fact(error))
+        await fail_job(tx, actor, session_id, id, message, more=[fact])

@@ -19,9 +19,8 @@ from cortex_plane.jobs.model.usage import Grouping, UsageRow
 from cortex_plane.jobs.rules import HAND_BACK_REMEDY, Assignment, HandBack, Leased, Orphan, adoption, hand_back
 from cortex_plane.jobs.store import PastSteps, queries
 from cortex_plane.kernel.pages import After
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions.rules import SessionMessage
-from cortex_plane.tenancy.model.access import Actor, Permission, worker_actor
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission, worker_actor
 from cortex_plane.tenancy.model.orgs import Org
 from cortex_plane.tenancy.verbs.frame import every_org, require_found, verb
 

@@ -19,8 +19,7 @@ from cortex_plane.notify.rules import SCHEDULE
 from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
 from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, require_found, transaction_verb
 

@@ -24,7 +24,7 @@ from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.identities import NotificationKind
-from cortex_plane.tenancy.verbs import invitations
+from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -118,31 +118,31 @@ async def prepare_deliveries(
 async def _prepare_deliveries(
     db: Database, channels: Mapping[str, ChannelPort], public_url: str, lane: Lane, ids: Sequence[UUID]
 ) -> list[Prepared]:
-    prepared: list[Prepared] = []
+    deliveries: list[Prepared] = []
     async with forgery_refusal(db, _not_theirs), db.transaction(lane.org_id) as tx:
         rows = {row["id"]: row for row in await tx.rows(notify_store.queries.open_deliveries, ids, lane.claim)}
         deciding = cards.DecidingCards(db, tx, public_url)
         for id in ids:
             row = rows.get(id)
-            if row is None or (prepared and (row["disabled"] or row["kind"] == NotificationKind.INVITATION)):
+            if row is None or (deliveries and (row["disabled"] or row["kind"] == NotificationKind.INVITATION)):
                 break  # whatever writes something of its own comes first or not at all
             try:
                 delivery = await _prepare(db, tx, channels, public_url, deciding, lane, row)
             except Exception:
-                if not prepared:
+                if not deliveries:
                     raise
                 break  # it is the first of the next ones
             if delivery is None:
                 break
-            prepared.append(delivery)
+            deliveries.append(delivery)
         await deciding.write_tokens()
         if (
-            prepared
-            and prepared[0].outgoing is not None
-            and not await notify_store.begin_delivery(tx, prepared[0].id, lane.claim, lane.lane)
+            deliveries
+            and deliveries[0].outgoing is not None
+            and not await notify_store.begin_delivery(tx, deliveries[0].id, lane.claim, lane.lane)
         ):
             return []
-    return prepared
+    return deliveries
 
 
 async def _prepare(
@@ -172,7 +172,7 @@ async def _prepare(
         data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif approval is None:
-        content = await invitations.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
+        content = await connections.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
     elif row["call_id"] is not None:
         content = await _callback(tx, row, approval)
     else:

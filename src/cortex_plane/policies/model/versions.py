@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, LiteralString
@@ -16,14 +16,14 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import Confirmed, Risk
+from cortex_plane.agents.model.tools import Confirmed
 from cortex_plane.kernel import fields as kernel_fields
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
-from cortex_plane.kernel.errors import MissingExtra
-from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, adapter
+from cortex_plane.kernel.errors import InvalidInput, MissingExtra
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, JsonObject, Moment, Name, Note, Ref, Risk, adapter
 from cortex_plane.policies.model import policies as policy_model
-from cortex_plane.policies.model.changes import PendingChange
+from cortex_plane.policies.model.policies import PendingChange
 from cortex_plane.tenancy.model.orgs import Role
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -206,6 +206,48 @@ def policy_set(
         teams={id: tuple(rows) for id, rows in teams.items()},
         confirmed=confirmed or {},
     )
+
+
+def merge_rows(before: Sequence[PlacedRow], rows: Sequence[PlacedRow]) -> list[PlacedRow]:
+    """The rows of a file among those of before, which are kept. A row of the same name is replaced in its place; a new one
+    follows the row before it in the file, or comes first in its level. Raises ``InvalidInput`` where they are too many."""
+    old, new = _by_team(before), _by_team(rows)
+    result = [
+        row
+        for team_id in dict.fromkeys((None, *old, *new))
+        for row in _merge_level(old.get(team_id, ()), new.get(team_id, ()))
+    ]
+    if len(result) > MAX_ROWS:
+        raise InvalidInput(
+            f"There would be {len(result)} policies; the limit is {MAX_ROWS}.",
+            hint="Remove some first: apply a whole file without `merge`.",
+        )
+    return [replace(row, position=position) for position, row in enumerate(result)]
+
+
+def _by_team(rows: Iterable[PlacedRow]) -> dict[UUID | None, list[PlacedRow]]:
+    teams: dict[UUID | None, list[PlacedRow]] = {}
+    for row in rows:
+        teams.setdefault(row.team_id, []).append(row)
+    return teams
+
+
+def _merge_level(before: Sequence[PlacedRow], rows: Sequence[PlacedRow]) -> Iterator[PlacedRow]:
+    names = {row.row.name for row in before}
+    replacing: dict[str, PlacedRow] = {}
+    following: dict[str | None, list[PlacedRow]] = {}
+    last: str | None = None
+    for row in rows:
+        if row.row.name in names:
+            last = row.row.name
+            replacing[last] = row
+        else:
+            following.setdefault(last, []).append(row)
+    yield from following.get(None, ())
+    for row in before:
+        # Rows of a team that was renamed take its newest name.
+        yield replacing.get(row.row.name) or (replace(row, team=rows[0].team) if rows else row)
+        yield from following.get(row.row.name, ())
 
 
 def difference(before: Sequence[PlacedRow], after: Sequence[PlacedRow]) -> PolicyDiff:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.agents.model.tools import Risk, highest_risk
+from cortex_plane.kernel.fields import Risk, highest_risk
 from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model.versions import ChangeGroup, Direction, Judged, Recorded, SimulationTotals
 from cortex_plane.policies.rules.engine import CompiledPolicies

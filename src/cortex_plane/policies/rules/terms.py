@@ -255,7 +255,7 @@ def term_said(name: str, value: Any) -> str:
         case Approvers():
             return approvers_said(value)
         case Quorum():
-            return policy_model.quorum_said(value)
+            return value.in_words()
         case tuple() if name == "escalations":
             return ", then ".join(map(approvers_said, value)) or "nobody"
         case tuple():

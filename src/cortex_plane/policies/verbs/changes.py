@@ -7,14 +7,13 @@ from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import Cause
-from cortex_plane.approvals.rules import describe_approvers
+from cortex_plane.approvals.rules.decisions import describe_approvers
 from cortex_plane.db.database import Transaction
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.meters import meters
-from cortex_plane.policies.model.changes import SHOWN_DECIDERS, ChangeAction, ChangeDraft, PendingChange
+from cortex_plane.policies.model.policies import SHOWN_DECIDERS, ChangeAction, ChangeDraft, PendingChange
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
-from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.access import Actor, Fact
 
 
 async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingChange:
@@ -36,14 +35,14 @@ async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingC
         )
     change = await approvals_store.insert_change(tx, actor, draft, causes)
     id, terms = str(change.approval_id), draft.terms
-    requested = Fact.of(
+    request_fact = Fact.of(
         actor, "approval_requested", approval=id, kind="change", tool=draft.action, target=draft.target, digest=draft.digest,
         base=draft.base, input_hash=draft.input_hash, rule=draft.rule, template=terms.template, clearance=0,
         timeout_seconds=terms.timeout_seconds,
     )  # fmt: skip
-    dispatched = Fact.of(actor, "approval_dispatched", approval=id, channel="dashboard")
+    dispatch_fact = Fact.of(actor, "approval_dispatched", approval=id, channel="dashboard")
     hops = await approvals_store.record_reach(tx, actor, change.approval_id)
-    await proof_store.append_to_org(tx, requested, dispatched, *hops)
+    await proof_store.append_to_org(tx, request_fact, dispatch_fact, *hops)
     meters().requested(actor.org_id, terms.template)
     names = [member.name for member in members if not member.shaped_it]
     return replace(change, deciders=names[:SHOWN_DECIDERS])

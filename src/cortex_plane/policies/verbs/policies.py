@@ -1,4 +1,4 @@
-"""Applying and listing policies."""
+"""Applying and listing policies: an org's, and the platform's, which limit every org."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import orjson
 
 from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.kernel.errors import Conflict, Stale
+from cortex_plane.kernel.errors import Conflict, InvalidInput, Stale
 from cortex_plane.kernel.fields import adapter, parse, to_json
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.shares import reading_policies
@@ -23,25 +25,34 @@ from cortex_plane.policies.files import (
     Draft,
     Person,
     faults_of,
-    merge_rows,
     place,
+    place_for_platform,
     policy_faults,
     read,
     warnings_of,
     write,
 )
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.changes import POLICIES, Author, ChangeAction, ChangeDraft, PendingChange, StoredChange
-from cortex_plane.policies.model.policies import Approvers, PolicyRow
+from cortex_plane.policies.model.policies import (
+    POLICIES,
+    Approvers,
+    Author,
+    ChangeAction,
+    ChangeDraft,
+    PendingChange,
+    PolicyRow,
+    StoredChange,
+)
+from cortex_plane.policies.rules.engine import CompiledPolicies
+from cortex_plane.policies.rules.simulations import PolicyReplay
 from cortex_plane.policies.store import InForce, queries
 from cortex_plane.policies.verbs.changes import cancel_overtaken, overtaken, propose
-from cortex_plane.policies.verbs.replays import simulate_rows
+from cortex_plane.policies.verbs.policy_cache import current_policies
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import Actor, Forged, Permission
+from cortex_plane.tenancy.model.access import Actor, ActorKind, Fact, Forged, Permission
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs.frame import every_org, read_verb, require_found, verb
+from cortex_plane.tenancy.verbs.frame import every_org, read_verb, require_found, transaction_verb, verb
 
 MAX_SHOWN_GROUPS = 50
 """Kinds of changed calls that a request for approval shows."""
@@ -240,7 +251,7 @@ def _examine(
     for at, message in faults_of(own, people):
         faults.add(own_lines[at], message)
     faults.raise_any()
-    rows = merge_rows(keep, own) if keep else own
+    rows = versions.merge_rows(keep, own) if keep else own
     names = {(row.team_id, row.row.name): line for row, line in zip(own, own_lines, strict=True)}
     lines = [names.get((row.team_id, row.row.name)) for row in rows]
     # Rows that are kept have no line, and were looked at when they were applied.
@@ -278,3 +289,101 @@ async def forged_policies(db: Database) -> list[str]:
         except Forged:
             slugs.append(org.slug)
     return slugs
+
+
+@verb(Permission.PLATFORM_POLICY_WRITE)
+async def apply_platform_policies(db: Database, actor: Actor, file: versions.PolicyFile) -> versions.Applied:
+    """The platform's rows become those of the file, all or none. The trail of every org says so: they hold in each of them."""
+    draft = await read_file(file.text)
+    rows, warnings = await asyncio.to_thread(place_for_platform, draft)
+    async with db.transaction(actor.org_id) as tx:
+        version: int = await tx.value(queries.lock_platform_policies)
+        if file.expected_version is not None and file.expected_version != version:
+            raise Stale(
+                f"Version {version} of the platform's policies holds by now; you expected {file.expected_version}.",
+                hint="Look at what changed with `cortex platform policy show`, then apply your file again.",
+                current_version=version,
+            )
+        before, text = versions.of_platform(await policies_store.platform_rows(tx)), file.text
+        if file.merge:
+            rows = versions.of_platform([placed.row for placed in versions.merge_rows(before, rows)])
+            text = write(rows)
+        diff = await asyncio.to_thread(versions.difference, before, rows)
+        differs = bool(diff.added or diff.removed or diff.changed)
+        if differs and not file.dry_run:
+            version = await tx.value(queries.replace_platform_policies, [versions.placed_as_json(row) for row in rows])
+            # Whoever holds a platform key is nobody in the other orgs.
+            platform = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
+            fact = Fact.of(
+                platform, "platform_policy_applied", version=version, digest=hashlib.sha256(text.encode()).hexdigest(), rows=len(rows),
+                added=diff.added,
+                removed=diff.removed, changed=diff.changed, note=file.note,
+            )  # fmt: skip
+            await proof_store.append_to_every_org(tx, fact)
+    return versions.Applied(
+        version=version, changed=differs, dry_run=file.dry_run, rows=len(rows), diff=diff, warnings=warnings
+    )
+
+
+@transaction_verb(Permission.PLATFORM_POLICY_WRITE)
+async def get_platform_policies(tx: Transaction, _: Actor) -> versions.PlatformPolicies:
+    version = int((await policies_store.current_version(tx) or "").split(".")[1])
+    return versions.PlatformPolicies(version=version, rows=await policies_store.platform_rows(tx))
+
+
+BATCH = 100
+
+
+async def simulate_rows(
+    tx: Transaction, rows: list[versions.PlacedRow], warnings: list[str], since: datetime | None, until: datetime | None, limit: int, *,
+    within_seconds: int | None = None,
+) -> versions.Simulation:  # fmt: skip
+    """In a snapshot: calls, people and policies are those of one moment. The last week, where no span is named."""
+    since, until = await _span(tx, since, until, within_seconds)
+    before = await current_policies(tx)
+    replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
+    is_cut = await _look(tx, replay, since, until, limit)
+    groups = await asyncio.to_thread(replay.groups)
+    return versions.Simulation(
+        version=before.version,
+        rows=len(rows),
+        warnings=warnings,
+        since=since,
+        until=until,
+        stopped=is_cut,
+        oldest=replay.oldest,
+        totals=replay.totals,
+        groups=groups,
+        total_groups=replay.total_groups,
+    )
+
+
+async def _span(
+    tx: Transaction, since: datetime | None, until: datetime | None, within_seconds: int | None
+) -> tuple[datetime, datetime]:
+    until = until or await tx.value(queries.simulation_start)
+    since = since or until - timedelta(seconds=within_seconds or versions.DEFAULT_SECONDS)
+    if since >= until:
+        raise InvalidInput(
+            f"The time span is empty: it begins at {since.isoformat()} and ends at {until.isoformat()}.",
+            hint="Let `since` be earlier than `until`; without `until` it ends now.",
+        )
+    return since, until
+
+
+async def _proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow]) -> CompiledPolicies:
+    """As they would hold with the platform's rows of now."""
+    org_version, _, platform_version = version.partition(".")
+    name = f"{int(org_version) + 1}.{platform_version}"
+    platform = await policies_store.platform_rows(tx)
+    return await asyncio.to_thread(lambda: CompiledPolicies(versions.policy_set(name, rows, platform)))
+
+
+async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
+    """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
+    remaining = limit
+    async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:
+        async for calls in batches:
+            await asyncio.to_thread(replay.look_at, calls[: max(0, remaining)])
+            remaining -= len(calls)
+    return remaining < 0

@@ -132,10 +132,10 @@ def request_rows(rows: Sequence[dict[str, Any]] | None) -> list[PolicyRow]:
 
 async def require_members(tx: Transaction, rows: Sequence[PolicyRow]) -> None:
     """Whom a request names must be there: better said when it is made than when it asks."""
-    named = {id for row in rows for id in row.named or ()}
-    if not named:
+    member_ids = {id for row in rows for id in row.named or ()}
+    if not member_ids:
         return
-    if unknown := named - {*ids(await tx.rows(policies_store.queries.list_deciding_members, list(named)))}:
+    if unknown := member_ids - {*ids(await tx.rows(policies_store.queries.list_deciding_members, list(member_ids)))}:
         raise InvalidInput(
             f"There is no active member with the id {min(unknown)}, who is named as an approver.",
             hint="Name members by the ids that `cortex member list` shows; guests decide nothing.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.agents.model.tools import Confirmed, Risk, ToolVersion, highest_risk
+from cortex_plane.agents.model.tools import Confirmed, ToolVersion
 from cortex_plane.db.database import Database
+from cortex_plane.kernel.fields import Risk, highest_risk
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.model.policies import CallFacts
-from cortex_plane.policies.verbs.policies import examine, read_file
+from cortex_plane.policies.verbs.policies import examine, read_file, simulate_rows
 from cortex_plane.policies.verbs.policy_cache import book
-from cortex_plane.policies.verbs.replays import simulate_rows
 from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission

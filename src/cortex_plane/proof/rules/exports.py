@@ -10,6 +10,7 @@ from uuid import UUID
 
 import orjson
 
+from cortex_plane.kernel.canonical import iso
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof import model
 from cortex_plane.proof.rules.roots import Held, KeptRoot, Times, TrailVerifier
@@ -34,7 +35,7 @@ class ExportWriter:
     def header(self, org_id: UUID, slug: str, session_id: UUID | None, at: datetime) -> bytes:
         org, session = {"id": str(org_id), "slug": slug}, _text(session_id)
         return self._line(
-            "header", format=FORMAT, version=VERSION, org=org, session=session, exported_at=model.iso(at), rule=RULE
+            "header", format=FORMAT, version=VERSION, org=org, session=session, exported_at=iso(at), rule=RULE
         )
 
     def item(self, item: model.AuditEntry | model.RootedHead | model.ChainHead) -> bytes:
@@ -53,7 +54,7 @@ class ExportWriter:
             action=entry.action,
             job=_text(entry.job_id),
             at_us=model.microseconds(entry.created_at),
-            created_at=model.iso(entry.created_at),
+            created_at=iso(entry.created_at),
             # Bytes that are no text were never written by the plane: what stands for them breaks the body's hash.
             body=None if entry.body is None else entry.body.decode(errors="replace"),
             body_hash=entry.body_hash.hex(),
@@ -69,7 +70,7 @@ class ExportWriter:
         return self._line("head", chain=str(head.chain_id), seq=head.seq, hash=digest)
 
     def key(self, key: model.SigningKey) -> bytes:
-        times = {"created_at": model.iso(key.created_at), "retired_at": key.retired_at and model.iso(key.retired_at)}
+        times = {"created_at": iso(key.created_at), "retired_at": key.retired_at and iso(key.retired_at)}
         return self._line("key", id=str(key.id), public_key=key.public_key, fingerprint=key.fingerprint, **times)
 
     def root(self, root: KeptRoot) -> bytes:
@@ -190,7 +191,7 @@ class _Reader:
             self._trail.entries += 1
             self._fault(chain, chain.seq + 1, "it is malformed")
             return
-        if model.iso(entry.created_at) != line["created_at"]:
+        if iso(entry.created_at) != line["created_at"]:
             self._fault(chain, entry.seq, "its two times differ")
         elif entry.chain_id != (entry.session_id or self._org):
             self._fault(chain, entry.seq, "it is of another chain")

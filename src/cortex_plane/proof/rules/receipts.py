@@ -13,9 +13,9 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.approvals.model.approvals import Approval, Choice, Delegation, StandingApproval, Vote
-from cortex_plane.kernel.canonical import canonical, unique
+from cortex_plane.kernel.canonical import canonical, iso, unique
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.proof.model import KEY_BYTES, SIGNATURE_BYTES, Receipt, fingerprint, from_base64, is_signed, iso
+from cortex_plane.proof.model import KEY_BYTES, SIGNATURE_BYTES, Receipt, fingerprint, from_base64, is_signed
 
 FORMAT = "cortex-receipt"
 VERSION = 2

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.canonical import canonical, iso
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof import model
 
@@ -56,7 +56,7 @@ def root_body(org_id: UUID, seq: int, previous: bytes, at: datetime, heads: Sequ
             "org": str(org_id),
             "seq": seq,
             "previous": previous.hex(),
-            "created_at": model.iso(at),
+            "created_at": iso(at),
             "heads": {"count": len(heads), "sha256": digest.hexdigest()},
             "chains": chains,
         }
@@ -257,7 +257,7 @@ class RootCopy(KeptRoot):
             "org": str(self.org_id),
             "seq": self.seq,
             "hash": self.hash.hex(),
-            "created_at": model.iso(self.created_at),
+            "created_at": iso(self.created_at),
             "body": self.body.decode(errors="replace"),
             "signature": model.to_base64(self.signature),
             "key_id": str(self.key_id),

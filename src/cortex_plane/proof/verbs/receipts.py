@@ -16,10 +16,10 @@ from cortex_plane.kernel.errors import Conflict, NotFound, SetupError
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact, Receipt, SignedReceipt, SigningKey, fingerprint, to_base64
+from cortex_plane.proof.model import Receipt, SignedReceipt, SigningKey, fingerprint, to_base64
 from cortex_plane.proof.rules.receipts import ReceiptFacts, Stamp, receipt_body
 from cortex_plane.proof.store import queries
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.frame import read_verb, require_found, transaction_verb, verb
 
 PURPOSE = "signing-key"

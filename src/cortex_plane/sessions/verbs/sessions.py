@@ -18,7 +18,6 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import (
     InboundMessage,
@@ -33,7 +32,7 @@ from cortex_plane.sessions.model.sessions import (
     SessionStatus,
 )
 from cortex_plane.sessions.store import queries
-from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 from cortex_plane.tenancy.verbs.frame import require_found, require_revision, transaction_verb, verb
 

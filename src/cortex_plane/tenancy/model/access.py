@@ -3,6 +3,7 @@ providers, and the key that signs every credential."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
@@ -18,6 +19,7 @@ import orjson
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
 
+from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Forbidden
 from cortex_plane.kernel.fields import DRAFT, Name
 from cortex_plane.tenancy.model.orgs import Org, Role, Roles
@@ -393,6 +395,36 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """What an actor did, for the audit trail: before it has a place in a chain."""
+
+    action: str
+    body: bytes
+    job: UUID | str | None = None
+    """The job that it concerns."""
+
+    @classmethod
+    def of(cls, actor: Actor, action: str, **data: Any) -> Fact:
+        """Canonical JSON, put together from parts: the actor's is the same for all that a request does."""
+        # Kept and hashed as bytes, so it need not survive JSONB: sorted keys are enough.
+        payload = orjson.dumps(data, default=_uuid_text, option=orjson.OPT_SORT_KEYS)
+        body = b'{"action":%b,"actor":%b,"data":%b}' % (orjson.dumps(action), _actor_json(actor), payload)
+        return cls(action=action, body=body, job=data.get("job"))
+
+
+def _uuid_text(value: object) -> str:
+    """The driver's own UUIDs, which the encoder does not know."""
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"an audit entry holds no {type(value).__name__}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _actor_json(actor: Actor) -> bytes:
+    return canonical(actor.as_audit())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Me:
     """Who the key stands for, and what it may do."""
 
@@ -527,12 +559,12 @@ def rows_digest(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def key_holder(row: Mapping[str, Any], key: CredentialKey, lookup: bytes) -> Actor:
     """Who holds an API key, from what the SQL function `authenticate` returns. Raises ``Forged``."""
-    covered = {
+    fields = {
         "org_id": row["home_id"], "id": row["key_id"], "user_account_id": row["holder_id"], "kind": row["kind"],
         "roles": row["own_roles"], "permissions": row["permissions"], "platform": row["own_platform"],
         "expires_at": row["expires_at"], "secret_hash": lookup,
     }  # fmt: skip
-    key.require(MacKind.KEY, covered, row["mac"])
+    key.require(MacKind.KEY, fields, row["mac"])
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],

@@ -9,7 +9,6 @@ from typing import TypeVar
 from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.model.credentials import TOKEN_PREFIX, TOKEN_VERSION
 from cortex_plane.db.database import Database, Transaction, ids
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
 from cortex_plane.tenancy import store as tenancy_store
@@ -77,10 +76,6 @@ async def end_access(tx: Transaction, member_id: UUID, codes: Sequence[UUID] = (
 
 def new_secret(kind: SecretKind) -> str:
     return kind + secrets.token_urlsafe(32)
-
-
-def new_approval_token() -> str:
-    return f"{TOKEN_PREFIX}{TOKEN_VERSION}_{secrets.token_urlsafe(32)}"
 
 
 def new_mark() -> str:

@@ -21,10 +21,9 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.pages import After
 from cortex_plane.proof import store as proof_store
-from cortex_plane.proof.model import Fact
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import access
-from cortex_plane.tenancy.model.access import Actor, Forged, Permission, SecretKind
+from cortex_plane.tenancy.model.access import Actor, Fact, Forged, Permission, SecretKind
 from cortex_plane.tenancy.model.orgs import Org
 
 P = ParamSpec("P")

@@ -134,8 +134,10 @@ async def _end_sessions(tx: Transaction, actor: Actor, member_id: UUID) -> acces
     """With the links that would open new ones."""
     await tx.rows(queries.hold_access, member_id)
     sessions = ids(await tx.rows(queries.end_sessions, member_id, actor.key_id))
-    ended = [*sessions, *ids(await tx.rows(queries.end_links, member_id))]
-    await record(tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended)
+    ended_ids = [*sessions, *ids(await tx.rows(queries.end_links, member_id))]
+    await record(
+        tx, actor, "browser_sessions_ended", member=member_id, ended=len(sessions), credentials_ended=ended_ids
+    )
     return access_model.EndedSessions(ended=len(sessions))
 
 
@@ -167,9 +169,9 @@ async def issue_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -
 
 async def make_enrolment_code(tx: Transaction, actor: Actor, member_id: UUID) -> access_model.EnrolmentCode:
     code, id = access.new_secret(SecretKind.ENROLMENT_CODE), new_id()
-    ended = ids(await tx.rows(queries.void_enrolment_codes, member_id))
+    voided_ids = ids(await tx.rows(queries.void_enrolment_codes, member_id))
     expires_at = await tenancy_store.insert_enrolment_code(tx, id, member_id, code, actor, access_model.CODE_LIFE)
-    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=ended)
+    await record(tx, actor, "enrolment_code_created", code=id, member=member_id, credentials_ended=voided_ids)
     return access_model.EnrolmentCode(member_id=member_id, code=code, url_path=f"/enrol/{code}", expires_at=expires_at)
 
 

@@ -18,11 +18,10 @@ import structlog
 from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.jobs.model.checkpoints import CheckpointStatus, Phase
 from cortex_plane.jobs.model.jobs import Hold, JobKind, JobStatus
-from cortex_plane.jobs.model.journal import StepFailed, StepNotDone
 from cortex_plane.jobs.rules import Assignment, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError, ErrorClass, TooLarge
+from cortex_plane.kernel.errors import CortexError, ErrorClass, StepFailed, StepNotDone, TooLarge
 from cortex_plane.sessions.rules import SessionMessage
 from cortex_plane.worker.attempt import StepWriter
 from cortex_plane.worker.authorization import CallAuthorizer

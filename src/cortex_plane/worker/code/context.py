@@ -19,20 +19,20 @@ import orjson
 
 from cortex_plane.agents.model.completions import ModelError
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.jobs.model.journal import (
+from cortex_plane.gates.model.gates import END_SESSION
+from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry
+from cortex_plane.kernel.errors import (
     ContextMisused,
-    EntryKind,
-    EntryStatus,
+    CortexError,
     GateClosed,
-    JournalEntry,
     StepFailed,
     StepNotDone,
+    TooLarge,
     ToolDenied,
     ToolFailed,
     WaitTimeout,
 )
-from cortex_plane.kernel.errors import CortexError, TooLarge
-from cortex_plane.worker.calls import END_SESSION, storable
+from cortex_plane.worker.calls import storable
 from cortex_plane.worker.code import operations
 from cortex_plane.worker.code.operations import PlannedOperation, Scope
 

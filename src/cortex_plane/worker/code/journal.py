@@ -17,19 +17,11 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.approvals.verbs.approval_requests import Possible
-from cortex_plane.jobs.model.journal import (
-    MAX_ENTRIES,
-    ContextMisused,
-    EntryKind,
-    EntryStatus,
-    JournalEntry,
-    digest,
-    scope_of,
-)
+from cortex_plane.jobs.model.journal import MAX_ENTRIES, EntryKind, EntryStatus, JournalEntry, digest, scope_of
 from cortex_plane.jobs.model.state import NO_ENTRIES, Entries, apply_changes
 from cortex_plane.jobs.rules import StepWrite, WriteResult
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import ContextMisused, CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.worker.attempt import StepWriter, is_applied

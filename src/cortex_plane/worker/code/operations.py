@@ -20,18 +20,10 @@ import orjson
 from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
 from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.gates.model.gates import ANSWER
-from cortex_plane.jobs.model.journal import (
-    MAX_KEY,
-    ContextMisused,
-    EntryKind,
-    JournalEntry,
-    check_name,
-    digest,
-    scope_of,
-)
+from cortex_plane.jobs.model.journal import MAX_KEY, EntryKind, JournalEntry, check_name, digest, scope_of
 from cortex_plane.jobs.model.state import check_key
 from cortex_plane.kernel.canonical import canonical, check_text
-from cortex_plane.kernel.errors import CortexError, InvalidInput
+from cortex_plane.kernel.errors import ContextMisused, CortexError, InvalidInput
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, END_TOOL, Toolbox
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL, question_demand

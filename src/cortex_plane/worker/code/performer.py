@@ -20,22 +20,21 @@ from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, Mo
 from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
-from cortex_plane.jobs.model.journal import (
-    ContextMisused,
-    EntryKind,
-    EntryStatus,
-    JournalEntry,
-    StepFailed,
-    StepNotDone,
-    ToolDenied,
-    ToolFailed,
-    WaitTimeout,
-)
+from cortex_plane.jobs.model.journal import EntryKind, EntryStatus, JournalEntry
 from cortex_plane.jobs.model.state import apply_changes, require_room
 from cortex_plane.jobs.rules import NewStep, StepWrite
 from cortex_plane.jobs.verbs import workers
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import CortexError, TooLarge
+from cortex_plane.kernel.errors import (
+    ContextMisused,
+    CortexError,
+    StepFailed,
+    StepNotDone,
+    TooLarge,
+    ToolDenied,
+    ToolFailed,
+    WaitTimeout,
+)
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.sessions.rules import recorded_form
@@ -320,15 +319,15 @@ class Performer(JournalReplay):
         conversation.add_tokens(usage)
         progress.iterations += 1
         try:
-            response_json = canonical({**recorded_form(response), "text": text, "calls": []})
+            step = NewStep(
+                {**recorded_form(response), "text": text, "calls": []}, index=position, message_seq=progress.message_seq,
+                prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
+            )  # fmt: skip
         except CortexError as error:
             raise Ended(JobFailed(f"The model's response cannot be stored: {error.message}", error.hint)) from error
         conversation.turns.append(AssistantTurn(text=text), step=position, seq=progress.message_seq)
         write = record.entry(EntryStatus.DONE)
-        write.step = NewStep(
-            index=position, message_seq=progress.message_seq, response=response_json,
-            prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, seconds=ticks() - start,
-        )  # fmt: skip
+        write.step = step
         write.events = step_calls.with_model(response, step_calls.text_events(position, text))
         await self._journal.write(record.finish(write))
         return text

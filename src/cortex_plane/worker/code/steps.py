@@ -17,10 +17,11 @@ import orjson
 import structlog
 
 from cortex_plane.agents.model.completions import CallRequest
-from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain, Risk
+from cortex_plane.agents.model.tools import DidNotHappen, Happened, OnUncertain
 from cortex_plane.jobs.model.effects import STEP
-from cortex_plane.jobs.model.journal import ContextMisused
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import ContextMisused
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.worker.calls import Call, CallKind
 from cortex_plane.worker.code.operations import PlannedStep
 from cortex_plane.worker.tools.tool import (

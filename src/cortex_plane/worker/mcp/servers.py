@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from cortex_plane.agents.model.tools import UNDECLARED, InvalidApp, OnUncertain, Risk
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.fields import UNDECLARED, Risk
 from cortex_plane.worker.tools.tool import MAX_TIMEOUT, MIN_TIMEOUT, E, is_number
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")

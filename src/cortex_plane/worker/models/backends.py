@@ -189,8 +189,8 @@ class _Words:
     def __getitem__(self, name: str) -> str:
         turns = reversed(self.turns)
         if name == "message":
-            said = (turn for turn in turns if isinstance(turn, completions.UserTurn) and not turn.by_operator)
-            return next((turn.text for turn in said), "")
+            inputs = (turn for turn in turns if isinstance(turn, completions.UserTurn) and not turn.by_operator)
+            return next((turn.text for turn in inputs), "")
         results = (result for turn in turns if isinstance(turn, completions.ToolTurn) for result in turn.results[::-1])
         return next((result.content for result in results), "")
 

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from cortex_plane.agents.model.agents import is_agent_name
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, Risk, ToolVersion
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, ToolVersion
 from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput, SetupError
-from cortex_plane.kernel.fields import Slug, adapter
+from cortex_plane.kernel.fields import Risk, Slug, adapter
 from cortex_plane.worker.mcp.servers import McpServer, Secret, declare_server
 from cortex_plane.worker.tools.tool import Tool
 

@@ -30,19 +30,18 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from cortex_plane.agents.model.completions import ToolSpec, provider_name
 from cortex_plane.agents.model.tools import (
     MAX_NAME,
-    UNDECLARED,
     DidNotHappen,
     Happened,
     InvalidApp,
     InvalidArguments,
     OnUncertain,
-    Risk,
     ToolVersion,
     is_tool_name,
 )
 from cortex_plane.jobs.model.state import NO_ENTRIES, Changes, Entries, apply_changes, check_key, require_room
 from cortex_plane.kernel.canonical import MAX_DEPTH, canonical, check_text
 from cortex_plane.kernel.errors import Conflict, InvalidInput
+from cortex_plane.kernel.fields import UNDECLARED, Risk
 
 MAX_ARGUMENT_BYTES = 256 * 1024
 _SHOWN_FAULTS = 10

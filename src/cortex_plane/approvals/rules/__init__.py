@@ -1,0 +1,1 @@
+"""Rules of approvals: pure decisions."""
