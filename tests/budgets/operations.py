@@ -212,9 +212,8 @@ async def step_of_code(stage: Stage, times: int) -> AsyncIterator[Perform]:
         yield perform
 
 
-@asynccontextmanager
-async def step_with_gates(stage: Stage, times: int) -> AsyncIterator[Perform]:
-    """A step with a side effect in a session with an atlas, of which one gate fires and is traced."""
+async def _atlas(world: World, *more: dict[str, Any]) -> str:
+    """An atlas of 100 gates, of which only ``more`` fire."""
     atlas = unique("com.acme.budgets").replace("-", ".x")
     gates: list[dict[str, Any]] = [
         {
@@ -225,16 +224,29 @@ async def step_with_gates(stage: Stage, times: int) -> AsyncIterator[Perform]:
             if number % 2
             else {"type": "keyword", "patterns": [f"word{number}"]},
         }
-        for number in range(GATES - 1)
+        for number in range(GATES - len(more))
     ]
+    await publish(world, plain(atlas, "1.0.0", checkpoints=[*gates, *more]))
+    return atlas
+
+
+@asynccontextmanager
+async def step_with_quiet_gates(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A step with a side effect in a session with an atlas, of which no gate fires."""
+    async with _steps(stage.world, "quiet", [ACT], atlases=[await _atlas(stage.world)]) as perform:
+        yield perform
+
+
+@asynccontextmanager
+async def step_with_gates(stage: Stage, times: int) -> AsyncIterator[Perform]:
+    """A step with a side effect in a session with an atlas, of which one gate fires and is traced."""
     fires = {
         "checkpoint_id": "seen",
         "name": "Seen",
         "mode": "observational",
         "trigger": {"type": "action_pre", "patterns": ["act"]},
     }
-    await publish(stage.world, plain(atlas, "1.0.0", checkpoints=[*gates, fires]))
-    async with _steps(stage.world, "gates", [ACT], atlases=[atlas]) as perform:
+    async with _steps(stage.world, "gates", [ACT], atlases=[await _atlas(stage.world, fires)]) as perform:
         yield perform
 
 
@@ -432,6 +444,7 @@ OPERATIONS: dict[str, Operation] = {
     "step_in_one_commit": step_in_one_commit,
     "step_that_reads": step_that_reads,
     "step_of_code": step_of_code,
+    "step_with_quiet_gates": step_with_quiet_gates,
     "step_with_gates": step_with_gates,
     "approval_request": approval_request,
     "decision": decision,

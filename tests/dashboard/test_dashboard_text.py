@@ -18,7 +18,7 @@ from cortex_plane.approvals.model.approvals import Excerpt
 from cortex_plane.dashboard import approvals, labels, text
 from cortex_plane.dashboard.pages import ASSETS, FOLDER
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.text import span
+from cortex_plane.kernel.text import readable_json, span
 
 NOW = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
@@ -93,6 +93,18 @@ def test_editable_json_means_the_same_and_hides_nothing(value: Any, indent: int 
     made = text.escaped_json(value, indent=indent)
     assert json.loads(made) == value
     assert not any(text.is_hidden(character) for character in made)
+
+
+@given(JSON)
+def test_readable_json_means_the_same_and_hides_nothing(value: Any) -> None:
+    made = readable_json(value)
+    assert json.loads(made) == value
+    assert not any(text.is_hidden(character) for character in made)
+
+
+def test_readable_json_is_indented_and_sorted() -> None:
+    value = {"b": [1, {"c": None}], "a": "one\u202etwo", "e": {}}
+    assert readable_json(value) == text.escaped_json(value, indent=2)
 
 
 def test_a_tree_can_be_read() -> None:

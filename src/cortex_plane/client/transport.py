@@ -16,6 +16,7 @@ from uuid import UUID
 import httpx
 import orjson
 
+from cortex_plane.client.sockets import SocketTransport
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, GateClosed, TooMany, Unavailable
 from cortex_plane.kernel.fields import adapter, parse
@@ -30,7 +31,7 @@ SILENCE_SECONDS = 45.0
 """The plane sends something every 15 s; a stream that is silent for this long is lost."""
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
-_HEADERS = {"User-Agent": "cortex-plane", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
+_HEADERS = {"User-Agent": "cortex-plane", "Accept": "*/*", "Accept-Encoding": "identity"}
 Lost = Callable[[CortexError], None]
 """Called once for each time that the plane is away."""
 
@@ -86,6 +87,11 @@ class Plane:
         return httpx.HTTPTransport(verify=certificates(self.url), trust_env=False)
 
     def async_connections(self) -> httpx.AsyncBaseTransport:
+        """For whole answers."""
+        return self.transport or SocketTransport(self.url)
+
+    def streams(self) -> httpx.AsyncBaseTransport:
+        """For answers that are read piece by piece."""
         return self.transport or httpx.AsyncHTTPTransport(verify=certificates(self.url), trust_env=False)
 
     def request(
@@ -137,15 +143,13 @@ class Transport:
         plane = self._plane
         # No proxies from the environment: a key must not pass through a machine that nobody named here.
         return httpx.AsyncClient(
-            base_url=plane.url,
-            headers=plane.headers,
-            timeout=self._seconds,
-            transport=self._connections,
-            trust_env=False,
+            base_url=plane.url, headers=plane.headers, timeout=self._seconds, transport=plane.streams(), trust_env=False
         )
 
     async def close(self) -> None:
         await self._connections.aclose()
+        if "_streams" in self.__dict__:
+            await self._streams.aclose()
 
     async def call(
         self,

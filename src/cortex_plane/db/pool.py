@@ -223,6 +223,8 @@ def _is_lost(connection: Any) -> bool:
 WORK = "cortex_work"
 EVENTS = "cortex_events"
 
+WORK_PAUSE = 0.002
+"""After a hint at work, others that come so soon are one."""
 EVENTS_PAUSE = 0.02
 """Events are told at most this often: a reader fetches all of them at once, and looks no more often."""
 
@@ -236,7 +238,7 @@ class Hints:
     together are one."""
 
     def __init__(self, shared: SharedPool) -> None:
-        self._work = _Channel(shared, WORK, 0)
+        self._work = _Channel(shared, WORK, WORK_PAUSE)
         self._events = _Channel(shared, EVENTS, EVENTS_PAUSE)
 
     def work(self) -> None:
@@ -271,8 +273,7 @@ class _Channel:
             # A hint that is lost costs a second: the next poll finds what there is.
             with contextlib.suppress(asyncpg.PostgresError, TimeoutError, *UNREACHABLE):
                 await self._shared.execute_beside(_NOTIFY, self._name)
-            if self._pause:
-                await asyncio.sleep(self._pause)
+            await asyncio.sleep(self._pause)
 
     async def close(self) -> None:
         if self._task is not None:

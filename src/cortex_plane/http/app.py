@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http import problems
-from cortex_plane.http.exchange import DEFAULT_LIMITS, InFlight, RequestLimits, leave
+from cortex_plane.http.exchange import DEFAULT_LIMITS, Binding, InFlight, RequestLimits, SharedReads, leave
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.http.streams import OpenStreams
@@ -32,6 +32,7 @@ from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
+from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import RequestRates
 
 log = structlog.get_logger()
@@ -114,6 +115,21 @@ class Api(Starlette):
                 self._table.add(PathEntry(path, [route.method], binding, in_document=False))
         self.add_route("/openapi.json", self._send_document)
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A declared route is answered without the layers of the framework, which take a twentieth of its time. They answer for whatever
+        it raises."""
+        match, found = self._table.matches(scope)
+        if match is Match.FULL and isinstance(binding := found["route"].app, Binding):
+            scope.update(found, app=self)
+            try:
+                response = await binding.respond(Request(scope, receive, send))
+            except Exception as error:
+                scope["error"] = error
+            else:
+                await response(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
     @property
     def entries(self) -> Sequence[PathEntry]:
         return self._table.entries
@@ -149,6 +165,7 @@ def create_api(
     app.state.streams = OpenStreams(limits.streams_of_org)
     app.state.in_flight = InFlight(limits)
     app.state.throttle = Throttle()
+    app.state.callers = SharedReads[tuple[str, str | None], Actor]()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
     return app

@@ -13,10 +13,10 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -39,6 +39,7 @@ from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 POLICIES, PARAMETERS = "policies", "parameters"
 """Fields whose validation compiles what the caller sends, conditions and schemas: such a body is validated in a thread, unless the schema
@@ -108,6 +109,8 @@ class Binding:
         object.__setattr__(self, "caller_first", self.route.needs_key and is_large)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "error" in scope:  # it was raised before, and is left to the layers of the framework (`Api.__call__`)
+            raise scope["error"]
         response = await self.respond(Request(scope, receive, send))
         await response(scope, receive, send)
 
@@ -372,6 +375,49 @@ def leave(scope: Scope) -> None:
         in_flight.left(id, began)
 
 
+class SharedReads(Generic[K, T]):
+    """Reads for many callers at a time: those who ask while one is under way share the next one, so no answer is older than its question."""
+
+    def __init__(self) -> None:
+        self._next: dict[K, asyncio.Future[T] | None] = {}
+        """Of each key that is being read: what those who asked meanwhile wait for."""
+        self._tasks: set[asyncio.Future[T]] = set()
+
+    async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if key not in self._next:
+            self._next[key] = None
+            try:
+                return await read()
+            finally:
+                self._continue(key, read)
+        answer = self._next[key]
+        if answer is None:
+            answer = self._next[key] = asyncio.get_running_loop().create_future()
+        # A caller that stops waiting does not cancel it for the others.
+        return await asyncio.shield(answer)
+
+    def _continue(self, key: K, read: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        answer = self._next.pop(key)
+        if answer is not None:
+            self._next[key] = None
+            task = asyncio.ensure_future(read())
+            self._tasks.add(task)
+            task.add_done_callback(lambda task: self._finish(key, task, read, answer))
+
+    def _finish(
+        self, key: K, task: asyncio.Future[T], read: Callable[[], Coroutine[Any, Any, T]], answer: asyncio.Future[T]
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            answer.cancel()
+        elif error := task.exception():
+            answer.set_exception(error)
+            answer.exception()  # maybe nobody waits any more
+        else:
+            answer.set_result(task.result())
+        self._continue(key, read)
+
+
 async def authenticated(request: Request, org: str | None) -> Actor:
     """The caller. Looked up, and counted, once for a request."""
     state = request.scope["state"]
@@ -390,7 +436,9 @@ async def key_holder(request: Request, org: str | None) -> Actor:
     if scheme.lower() != "bearer" or not secret:
         raise Unauthenticated("This route needs a key.", code="key_missing")
     try:
-        return await frame.authenticate_key(request.app.state.db, secret.strip(), org)
+        state, secret = request.app.state, secret.strip()
+        callers: SharedReads[tuple[str, str | None], Actor] = state.callers
+        return await callers.run((secret, org), lambda: frame.authenticate_key(state.db, secret, org))
     except Unauthenticated as error:
         request.app.state.metrics.rejected_keys.add(1, {"reason": error.code})
         raise

@@ -56,6 +56,7 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(_Part.NOTHING)
+        self._cancel_timer()
         self._cancel_reader_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
@@ -101,16 +102,24 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _expect(self, part: _Part, seconds: float = 0.0) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """A timer that rings earlier stays: it looks again. So most requests set none."""
         self._part = part
         if part is not _Part.NOTHING:
             self._until = self.loop.time() + seconds
-            self._timer = self.loop.call_at(self._until, self._look)
+            if self._timer is None or self._timer.when() > self._until:
+                self._cancel_timer()
+                self._timer = self.loop.call_at(self._until, self._look)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         """The deadline may have moved meanwhile; and where the plane itself does not read on, nobody is late."""
+        self._timer = None
+        if self._part is _Part.NOTHING:
+            return
         if self.flow.read_paused:
             self._until = self.loop.time() + self.body_seconds
         if self.loop.time() < self._until:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
 from cortex_plane.kernel.globs import Glob
 
 _HIDDEN = ("Mn", "Me", "Cf", "Cc")
@@ -127,7 +129,15 @@ def hidden_in(value: Any) -> bool:
 def escaped_json(value: Any, *, indent: int | None = None) -> str:
     """JSON that means exactly the same, with every hidden character as its escape. It can be edited and read back."""
     separators = (",", ":") if indent is None else (",", ": ")
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=indent, separators=separators)
+    return _escaped(json.dumps(value, ensure_ascii=False, sort_keys=True, indent=indent, separators=separators))
+
+
+def readable_json(value: Any) -> str:
+    """The same of what is stored, for people who only read it: indented, for which the encoder of the standard library is not compiled."""
+    return _escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
+
+
+def _escaped(text: str) -> str:
     return SUSPECT.sub(lambda m: json.dumps(m.group())[1:-1] if is_hidden(m.group()) else m.group(), text)
 
 

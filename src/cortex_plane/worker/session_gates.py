@@ -66,6 +66,8 @@ class AttemptGates:
         """Calls that were let through and are not charged yet."""
         self._states: dict[UUID, gate_model.GateState] = {}
         """The state that let them through, where it is known exactly."""
+        self._sent: tuple[StepWrite, Sequence[UUID]] | None = None
+        """The write that was looked at last, and the calls that it sends."""
         self._ahead: tuple[gate_model.GateState, gate_model.GateState] | None = None
         """The state before the response, and the same as if all of them had been sent; None until it is needed."""
         self._requests: dict[UUID, tuple[gate_model.GatedCall, Sequence[Gate]]] = {}
@@ -235,9 +237,11 @@ class AttemptGates:
         """The calls that run with this write and were not charged yet."""
         if not self._due:
             return []
-        ids = [row["id"] for row in orjson.loads(write.calls or b"[]") if row["status"] in _RUNS]
-        ids += [row["id"] for row in orjson.loads(write.intents or b"[]") if row["grant"]]
-        return [(id, self._due[id][1]) for id in map(UUID, ids) if id in self._due]
+        if self._sent is None or self._sent[0] is not write:
+            ids = [row["id"] for row in orjson.loads(write.calls or b"[]") if row["status"] in _RUNS]
+            ids += [row["id"] for row in orjson.loads(write.intents or b"[]") if row["grant"]]
+            self._sent = write, [UUID(id) for id in ids]
+        return [(id, self._due[id][1]) for id in self._sent[1] if id in self._due]
 
     def allows_write(self, write: StepWrite) -> bool:
         """Whether every call that a write sends would be let through by the state of now."""
@@ -279,7 +283,7 @@ class AttemptGates:
 
     def commit(self, changes: GateChanges) -> None:
         """The write was made."""
-        self._ahead = None
+        self._ahead = self._sent = None
         self.session.commit(changes)
         for id, _ in changes.calls:
             self._due.pop(id, None)

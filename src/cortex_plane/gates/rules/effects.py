@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -43,6 +44,8 @@ _CHANGING = {
     )
 } | {"fired_at": "fired"}  # fmt: skip
 """What an evaluation may change, and the field of the state that it is."""
+_values_of_run = attrgetter(*_CHANGING)
+_values_of_state = attrgetter(*_CHANGING.values())
 
 
 def seconds_of(text: str) -> int | None:
@@ -101,8 +104,7 @@ class EvaluationRun:
         if self.looking:
             return state
         different = {name: value for name, value in changes.items() if getattr(state, name) != value}
-        for name, field in _CHANGING.items():
-            value, before = getattr(self, name), getattr(state, field)
+        for field, value, before in zip(_CHANGING.values(), _values_of_run(self), _values_of_state(state), strict=True):
             if (value or before) and (after := tuple(value) if type(value) is list else value) != before:
                 different[field] = after
         if not different:

@@ -18,7 +18,7 @@ from cortex_plane.approvals.store import TokenRow, insert_tokens
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.model.gates import ShownAnswer
-from cortex_plane.kernel.text import escaped_json, marked, redact, redact_text
+from cortex_plane.kernel.text import escaped_json, marked, readable_json, redact, redact_text
 from cortex_plane.notify.model import Card, CardAnswer, CardVote, Occasion
 
 LONGEST_ARGUMENTS = 4000
@@ -168,7 +168,7 @@ class _Pen:
 
     def arguments(self, value: Any) -> str:
         """As JSON that a person can read."""
-        return self._cut(escaped_json(self._redacted(value), indent=2), LONGEST_ARGUMENTS)
+        return self._cut(readable_json(self._redacted(value)), LONGEST_ARGUMENTS)
 
     def answer(self, value: Any) -> str | None:
         """Words as they are, anything else as JSON."""

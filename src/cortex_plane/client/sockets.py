@@ -1,0 +1,262 @@
+"""Requests to one plane over connections that are kept: HTTP/1.1 with whole answers.
+
+httpx's own transport looks at every connection of its pool for each request, which is more work than the request where a program
+makes many at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from typing import Any, cast
+
+import httpx
+
+MOST = 100
+"""Connections that are open at a time; further requests wait."""
+IDLE_SECONDS = 5.0
+"""A connection that was not used for so long is not used again: the other end may be about to close it."""
+MOST_HEAD_BYTES = 64 * 1024
+_FAMILY_SECONDS = 0.25
+"""So long a first address of a name is tried before the next one is tried beside it."""
+
+
+class SocketTransport(httpx.AsyncBaseTransport):
+    """Raises `httpx.HTTPError`, as httpx's transport does."""
+
+    def __init__(self, url: str) -> None:
+        self._url = httpx.URL(url)
+        self._idle: list[_Connection] = []
+        """The last one used is the last one."""
+        self._places = asyncio.Semaphore(MOST)
+        self._options: dict[str, Any] | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        seconds: float | None = request.extensions["timeout"]["read"]
+        if self._places.locked():
+            await self._wait(seconds)
+        else:
+            await self._places.acquire()
+        try:
+            connection = self._take() or await self._connect(seconds)
+            try:
+                answer = await connection.exchange(_head_of(request) + request.content, seconds)
+            except BaseException:
+                connection.abort()
+                raise
+            if connection.keep:
+                self._idle.append(connection)
+            return answer
+        finally:
+            self._places.release()
+
+    async def aclose(self) -> None:
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._places.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout("too many requests are under way") from None
+
+    def _take(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_fresh():
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, seconds: float | None) -> _Connection:
+        url, loop = self._url, asyncio.get_running_loop()
+        if self._options is None:
+            # The authorities are read in a thread: it takes 30 ms.
+            self._options = {} if url.scheme != "https" else {"ssl": await asyncio.to_thread(_trust)}
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            async with asyncio.timeout(seconds):
+                _, connection = await loop.create_connection(
+                    _Connection,
+                    url.raw_host.decode("ascii"),
+                    port,
+                    happy_eyeballs_delay=_FAMILY_SECONDS,
+                    **self._options,
+                )
+        except TimeoutError:
+            raise httpx.ConnectTimeout("no connection in time") from None
+        except OSError as error:
+            raise httpx.ConnectError(str(error)) from error
+        return connection
+
+
+def _trust() -> Any:
+    context = httpx.create_ssl_context(trust_env=False)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _head_of(request: httpx.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += (b"%s: %s" % header for header in request.headers.raw)
+    return b"\r\n".join([*lines, b"", b""])
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._answer: _Answer | None = None
+        self._end: asyncio.Future[None] | None = None
+        self._active_at = 0.0
+        self._is_lost = False
+        self.keep = False
+        """Whether another request may follow."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    async def exchange(self, request: bytes, seconds: float | None) -> httpx.Response:
+        if self._is_lost:
+            raise _closed(None)
+        answer, end = _Answer(), self._loop.create_future()
+        self._answer, self._end, self.keep = answer, end, False
+        self._transport.write(request)
+        self._active_at = self._loop.time()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._look, seconds, len(request))
+        try:
+            await end
+        finally:
+            self._answer = self._end = None
+            if self._timer is not None:
+                self._timer.cancel()
+        self.keep = answer.keeps_connection and not self._is_lost and not self._transport.get_write_buffer_size()
+        return httpx.Response(answer.status, headers=answer.headers, content=answer.body())
+
+    def is_fresh(self) -> bool:
+        """Whether it may be used again: it belongs to this loop, and nothing has come on it, not even its end."""
+        loop = asyncio.get_running_loop()
+        if self._is_lost or self._loop is not loop or loop.time() > self._active_at + IDLE_SECONDS:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return not poll.poll(0)
+
+    def abort(self) -> None:
+        if not self._loop.is_closed():
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._active_at = self._loop.time()
+        if self._answer is None:
+            self._transport.abort()  # nobody asked for it
+            return
+        try:
+            is_whole = self._answer.add(data)
+        except ValueError as error:
+            self._set_end(httpx.RemoteProtocolError(f"the answer is not HTTP: {error}"))
+        else:
+            if is_whole:
+                self._set_end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
+        is_whole = self._answer is not None and self._answer.ends_with_connection and error is None
+        self._set_end(None if is_whole else _closed(error))
+
+    def _set_end(self, error: httpx.HTTPError | None = None) -> None:
+        if self._end is None or self._end.done():
+            return
+        if error is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(error)
+
+    def _look(self, seconds: float, unsent_before: int) -> None:
+        """Nothing came for too long, unless the request is still on its way."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < unsent_before and unsent:
+            self._active_at = self._loop.time()
+        rest = self._active_at + seconds - self._loop.time()
+        if rest > 0:
+            self._timer = self._loop.call_later(rest, self._look, seconds, unsent)
+        else:
+            self._set_end(httpx.ReadTimeout("no answer in time"))
+
+
+def _closed(error: Exception | None) -> httpx.ReadError:
+    return httpx.ReadError(str(error) if error else "the connection was closed without an answer")
+
+
+class _Answer:
+    """Is made from the bytes that come."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._rest = bytearray()
+        self._size: int | None = None
+        self._pieces: list[bytes] | None = None
+        """Of a body that comes in chunks."""
+        self._may_keep = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        return self.status > 0 and self._size is None and self._pieces is None
+
+    @property
+    def keeps_connection(self) -> bool:
+        """Not where more came than was asked for."""
+        return self._may_keep and len(self._rest) == (self._size or 0)
+
+    def body(self) -> bytes:
+        return bytes(self._rest[: self._size]) if self._pieces is None else b"".join(self._pieces)
+
+    def add(self, data: bytes) -> bool:
+        """Whether it is whole. Raises ``ValueError`` where it is not HTTP."""
+        self._rest += data
+        while not self.status:
+            end = self._rest.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._rest) > MOST_HEAD_BYTES:
+                    raise ValueError("its head is too large")
+                return False
+            head = bytes(self._rest[:end])
+            del self._rest[: end + 4]
+            self._read_head(head)
+        if self._pieces is not None:
+            return self._read_chunks(self._pieces)
+        return self._size is not None and len(self._rest) >= self._size
+
+    def _read_head(self, head: bytes) -> None:
+        first, *lines = head.split(b"\r\n")
+        version, _, status = first.partition(b" ")
+        if not version.startswith(b"HTTP/1.") or not status[:3].isdigit():
+            raise ValueError(f"it begins with {first[:50]!r}")
+        if status[:1] == b"1":
+            return  # the answer itself follows
+        self.status = int(status[:3])
+        self.headers = [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+        fields = {name.lower(): value.lower() for name, value in self.headers}
+        self._may_keep = version == b"HTTP/1.1" and b"close" not in fields.get(b"connection", b"")
+        if self.status in (204, 304):
+            self._size = 0
+        elif fields.get(b"transfer-encoding", b"").endswith(b"chunked"):
+            self._pieces = []
+        elif b"content-length" in fields:
+            self._size = int(fields[b"content-length"])
+
+    def _read_chunks(self, pieces: list[bytes]) -> bool:
+        while (end := self._rest.find(b"\r\n")) >= 0:
+            size = int(self._rest[:end].partition(b";")[0], 16)
+            if size == 0:  # what follows up to an empty line are trailers
+                last = self._rest.find(b"\r\n\r\n", end)
+                del self._rest[: last + 4 if last >= 0 else 0]
+                return last >= 0
+            if len(self._rest) < end + size + 4:
+                return False
+            pieces.append(bytes(self._rest[end + 2 : end + 2 + size]))
+            del self._rest[: end + size + 4]
+        return False
