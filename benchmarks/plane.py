@@ -26,6 +26,7 @@ from cortex_plane.jobs.model.jobs import JobDraft
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.main.databases import plain_login
+from cortex_plane.main.settings import Settings
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies as applied
 from cortex_plane.tenancy.model.access import Actor
@@ -147,7 +148,7 @@ async def working(made: Plane, app: App, concurrency: int) -> AsyncIterator[JobR
         concurrency=concurrency,
         poll_seconds=0.2,
         grace_seconds=10,
-        defer_seconds=float(__import__("os").environ.get("DS", "0.005")),
+        defer_seconds=Settings.model_fields["defer_seconds"].default,
     )
     worker = JobRunner(made.db, [app], KEY, settings)
     async with listen_for_hints(made.app_url, worker.work):

@@ -21,7 +21,7 @@ def slack(count: str, budget: int) -> int:
     """How far a figure may be from its budget. Bytes depend on whether a row still fits its page; the rest does not wobble, but not
     every new function of Python is worth a new figure."""
     if count == "wal_bytes":
-        return budget // 50 + 100
+        return budget // 33 + 100
     if count == "python_calls":
         return budget // 50
     return 0

@@ -109,8 +109,6 @@ class Binding:
         object.__setattr__(self, "caller_first", self.route.needs_key and is_large)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if "error" in scope:  # it was raised before, and is left to the layers of the framework (`Api.__call__`)
-            raise scope["error"]
         response = await self.respond(Request(scope, receive, send))
         await response(scope, receive, send)
 
