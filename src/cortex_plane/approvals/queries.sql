@@ -11,9 +11,8 @@ returning approval_id
 
 
 -- name: approval_context
--- What a call is authorised by besides itself, and the schema that its tool had when it was asked for.
+-- What gates and policies look at besides the call itself, and what its tool declared when the call was asked for.
 select a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, s.kind as session_kind,
-  s.kind = 'external' as is_external,
   array(
     select distinct coalesce(k.policies, '[]') from approval_invocation i
     join job k on k.org_id = i.org_id and k.id = i.job_id
@@ -103,7 +102,8 @@ select escalate_approval($1, $2, $3)
 
 
 -- name: find_change
--- The same change of the same version, that waits already. Not is_same: names in its file stand for others by now, or others approve it.
+-- The same change of the same version that waits already. `is_same` is false if names in its file stand for others by now, or others
+-- approve it.
 select r.id as approval_id, r.deadline,
   r.approvers = $5 and r.arguments ->> 'rows_digest' is not distinct from $6::text as is_same
 from approval_request r join rule_change c on c.org_id = r.org_id and c.approval_id = r.id

@@ -118,12 +118,11 @@ class EffectAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditContext:
-    """What an edited call is authorised by besides itself, and the schema that its tool had when it was asked for."""
+    """What gates and policies look at besides an edited call itself, and what its tool declared when the call was asked for."""
 
     agent: str
     teams: tuple[UUID, ...]
     session_kind: str
-    is_external: bool
     request_policies: list[Any]
     """Several jobs may wait for this one decision, each with demands of its own."""
     parameters: dict[str, Any] | None

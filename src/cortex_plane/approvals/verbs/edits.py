@@ -21,6 +21,7 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.policies.model.policies import PolicyVerdict, is_met
 from cortex_plane.policies.verbs.policy_cache import book, request_rows
+from cortex_plane.sessions.model.sessions import SessionKind
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import require_found
 
@@ -46,7 +47,9 @@ async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalD
     fault = await asyncio.to_thread(_schema_fault, context.parameters, orjson.loads(arguments))
     if fault is not None:
         return Edit(arguments, digest, version, [], fault)
-    gates = await stored_gates(db, actor.org_id, approval.session_id, loads_code=not context.is_external)
+    gates = await stored_gates(
+        db, actor.org_id, approval.session_id, loads_code=context.session_kind != SessionKind.EXTERNAL
+    )
     demands = [request_rows(rows) for rows in context.request_policies]
     verdicts = judge_edited(policies, context, approval, arguments, demands, gates)
     denial = next((verdict for verdict in verdicts if verdict.verdict is PolicyVerdict.DENY), None)
@@ -54,14 +57,15 @@ async def prepare_edit(db: Database, actor: Actor, id: UUID, decision: ApprovalD
         error = _edit_denied(denial)
     earlier = judge_edited(policies, context, approval, canonical(approval.arguments), demands, gates)
     same = approval.policy_version == version and [v.answer for v in earlier] == [v.answer for v in verdicts]
-    terms = [verdict.answer.decision.terms for verdict in verdicts]
-    return Edit(arguments, digest, version, [each for each in terms if each is not None], error, same)
+    decisions = [verdict.answer.decision for verdict in verdicts]
+    terms = [decision.terms for decision in decisions if decision.terms is not None]
+    return Edit(arguments, digest, version, terms, error, same)
 
 
 def _edit_denied(denial: CallVerdict) -> Forbidden:
     hint = "Choose arguments that the policy allows, or deny the call."
     if denial.reason and denial.ruling is not None and denial.ruling.asks:
-        hint = "Approve the call as it is, or deny it with a reason, so that the agent makes another one and answers for it."
+        hint = "Approve the call as it is, or deny it with a reason: then the agent can make another call and answer the gate for it."
     return Forbidden(
         f"The call is denied with these arguments, by {denial.answer.decision.rule}{denial.reason}.",
         code="edit_denied",
