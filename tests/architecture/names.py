@@ -1,4 +1,4 @@
-"""The names that the package gives, and which of them are participles."""
+"""The names that the package defines, and which of them are participles."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ IRREGULAR = frozenset(
         "taken",
         "gone",
         "done",
-        "held",
         "left",
     ]
 )

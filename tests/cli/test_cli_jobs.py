@@ -379,7 +379,7 @@ def test_an_agent_of_the_release_before_says_what_to_declare(live: Live, urls: U
 
     live.begin(from_before())()
     text = " ".join(live.shell.run("agent", "show", "coded").stdout.split())
-    assert "warning: steps of its code that declare nothing run again" in text
-    assert "Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` names" in text
+    assert "warning: if a worker dies, steps of this agent's code that declare nothing run again" in text
+    assert "Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` lists" in text
     assert "warning" not in live.shell.run("agent", "show", live.world.agent.slug).stdout
     assert live.shell.one("agent", "show", "coded")["repeats_steps"] is True, "as JSON, and nothing else"

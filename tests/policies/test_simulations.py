@@ -107,7 +107,7 @@ async def test_a_simulation_says_that_gates_and_atlases_are_not_a_part_of_it(
     answer = (await http.post("/v1/policies/simulate", json={"text": LATER}, headers=world.admin.headers)).json()
     assert (answer["totals"]["looked_at"], answer["totals"]["governed"]) == (3, 2)
     (left_out,) = answer["left_out"]
-    assert left_out.startswith("gates and policies of atlases, which judge 2 of these calls as well")
+    assert left_out.startswith("gates and policies of atlases, which judge 2 of these calls too")
 
 
 @pytest.mark.proves("D.115")

@@ -199,7 +199,7 @@ async def person_behind(tx: Transaction, identity: UUID) -> UUID | None:
 
 
 async def find_change(tx: Transaction, draft: ChangeDraft) -> tuple[PendingChange | None, bool]:
-    """The same change, where it waits already, and whether a yes to it would put the same in force; who may decide it is left out."""
+    """The same change if it waits already, without who may decide it; and whether approving it would have the same effect."""
     row = await tx.row(
         queries.find_change, draft.action, draft.target, draft.digest, draft.base,
         adapter(Approvers).dump_python(draft.approvers, mode="json"), draft.arguments.get("rows_digest"),
@@ -234,7 +234,7 @@ async def get_change(tx: Transaction, approval_id: UUID) -> StoredChange | None:
 async def cancel_changes(
     tx: Transaction, action: ChangeAction, target: str, besides: UUID | None, reason: str, only: UUID | None = None
 ) -> list[UUID]:
-    """Ends the open requests about changes of this target, but for one, or one of them ``only``; their ids."""
+    """Ends the open requests about changes of this target, or one of them ``only``, but never ``besides``; their ids."""
     return ids(await tx.rows(queries.cancel_changes, tx.org, action, target, besides, reason, only))
 
 

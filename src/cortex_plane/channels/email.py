@@ -33,8 +33,8 @@ from cortex_plane.kernel.text import marked, span, stamp
 from cortex_plane.notify import model as notify_model
 from cortex_plane.notify.model import Alert, Card, Invitation, Occasion, Outgoing, Sent, TryAgain, Undeliverable
 
-CONVERSATIONS = 4
-"""With one server, at a time."""
+MAX_CONVERSATIONS = 4
+"""At a time, with one server."""
 IDLE_SECONDS = 20.0
 """Shorter than the minute after which servers hang up."""
 MAILS_PER_CONVERSATION = 200
@@ -84,11 +84,11 @@ class _Conversation:
 
 
 class SmtpPool:
-    """A few conversations at a time; one that was idle for too long, or broke, is replaced."""
+    """Conversations with one server. One that was idle for too long, or broke, is replaced."""
 
     def __init__(self, server: SmtpServer, *, timeout: float = 20, idle_seconds: float = IDLE_SECONDS) -> None:
         self._server, self._timeout, self._idle_seconds = server, timeout, idle_seconds
-        self._room = asyncio.Semaphore(CONVERSATIONS)
+        self._room = asyncio.Semaphore(MAX_CONVERSATIONS)
         self._idle: list[_Conversation] = []
         self._closing: dict[_Conversation, asyncio.TimerHandle] = {}
 

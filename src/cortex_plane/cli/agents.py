@@ -75,6 +75,11 @@ def create_agent(
     show_record(lambda plane: plane.agents.create(draft), as_json)
 
 
+REPEATS_STEPS = (
+    "if a worker dies, steps of this agent's code that declare nothing run again; from the next release on, a person is asked instead."
+    " Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` lists such steps of open jobs."
+)
+
 add_command(agent_app, "list", routes.LIST_AGENTS, status="Archived ones are hidden otherwise.")
 
 
@@ -84,12 +89,6 @@ def show_agent(agent: str, as_json: AsJson = False) -> None:
     record = show_record(lambda plane: plane.agents.get(agent), as_json)
     if record.repeats_steps and not as_json:
         terminal.print_warnings([REPEATS_STEPS])
-
-
-REPEATS_STEPS = (
-    "steps of its code that declare nothing run again where their worker dies, until the next release: then a person is asked."
-    " Declare repeatable=True or on_uncertain at each step; `cortex doctor preflight --replay` names those of open jobs."
-)
 
 
 @agent_app.command("update")

@@ -334,7 +334,7 @@ router.add("/approvals/{approval_id}/answer", signed_in(answer), "POST")
 
 
 def read_answer(approval: model.Approval, form: Mapping[str, str]) -> Any:
-    """The answer that a form holds. Its fields are named by the macro `answer_fields`. What is no number stays text, so that its check can say so."""
+    """The answer in a form whose fields the macro `answer_fields` names. What is not a number stays text, and its check refuses it."""
     question = model.question_of(approval)
     if question is None or question.schema is None:
         return _plain(form.get("answer", ""))

@@ -224,7 +224,7 @@ WORK = "cortex_work"
 EVENTS = "cortex_events"
 
 WORK_PAUSE = 0.002
-"""After a hint at work, others that come so soon are one."""
+"""Hints at work that follow another one within this time are sent as one."""
 EVENTS_PAUSE = 0.02
 """Events are told at most this often: a reader fetches all of them at once, and looks no more often."""
 

@@ -374,11 +374,11 @@ def leave(scope: Scope) -> None:
 
 
 class SharedReads(Generic[K, T]):
-    """Reads for many callers at a time: those who ask while one is under way share the next one, so no answer is older than its question."""
+    """Reads that concurrent callers share. Who asks while a read is under way shares the next one, so no answer is older than its question."""
 
     def __init__(self) -> None:
         self._next: dict[K, asyncio.Future[T] | None] = {}
-        """Of each key that is being read: what those who asked meanwhile wait for."""
+        """By key of a read under way: what later callers wait for, if there are any."""
         self._tasks: set[asyncio.Future[T]] = set()
 
     async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, T]]) -> T:

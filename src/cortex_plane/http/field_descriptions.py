@@ -1,4 +1,4 @@
-"""What fields and parameters are whose name means the same wherever it stands. The string below a field comes first."""
+"""Descriptions of fields and parameters whose names always mean the same. The string below a field takes precedence."""
 
 from __future__ import annotations
 

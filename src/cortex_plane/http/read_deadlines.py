@@ -102,7 +102,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _expect(self, part: _Part, seconds: float = 0.0) -> None:
-        """A timer that rings earlier stays: it looks again. So most requests set none."""
+        """A timer that fires earlier is kept, because it checks the deadline again. So most requests set none."""
         self._part = part
         if part is not _Part.NOTHING:
             self._until = self.loop.time() + seconds

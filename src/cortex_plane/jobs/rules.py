@@ -79,7 +79,7 @@ NO_ROWS: frozenset[int] = frozenset()
 
 
 class NewStep:
-    """A response of the model with what it cost. Raises ``InvalidInput`` where it cannot be stored."""
+    """A response of the model and what it cost. Raises ``InvalidInput`` if it cannot be stored."""
 
     __slots__ = (
         "_json",
@@ -96,13 +96,13 @@ class NewStep:
         self, response: Mapping[str, Any], *, index: int, message_seq: int, prompt_tokens: int, completion_tokens: int,
         seconds: float, in_rows: frozenset[int] = NO_ROWS,
     ) -> None:  # fmt: skip
-        """``in_rows``: the calls whose arguments may be left to their rows, once a write holds these."""
+        """``in_rows``: positions of the calls whose arguments the response leaves out if a write also has the rows of these calls."""
         self.response, self.index, self.message_seq, self.seconds = response, index, message_seq, seconds
         self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
         self.in_rows, self._json = in_rows, self._encode(in_rows)
 
     def json(self, in_rows: frozenset[int]) -> str:
-        """As it is stored by a write that holds the rows of these calls."""
+        """As a write stores it that also has the rows of these calls."""
         return self._json if in_rows == self.in_rows else self._encode(in_rows)
 
     def _encode(self, in_rows: frozenset[int]) -> str:
@@ -129,7 +129,7 @@ class StepWrite:
     calls: bytes | None = None
     """JSON: new rows of the ledger; those with status `intended` may be sent once this is durable."""
     in_rows: frozenset[int] = NO_ROWS
-    """The calls of the response whose arguments are in their rows, and not in the response too."""
+    """Positions of the calls of the response whose arguments are stored in their rows only."""
     outcomes: bytes | None = None
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ def canonical(value: Any) -> bytes:
 
 
 def iso(at: datetime) -> str:
-    """Always with six digits and a Z, so that it is one string for one moment."""
+    """Always with six decimals and a Z, so that each moment has exactly one text."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

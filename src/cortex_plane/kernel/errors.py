@@ -37,7 +37,8 @@
         ├── InvalidApp          an app or a tool is declared in a way that cannot work
         └── MissingExtra        a package is not installed that an extra brings
 
-Those of checkpoints, models, tools, guarded calls and messages live beside what they are about. Each carries a stable ``code`` for programs, a ``message`` for people and a ``hint`` that says what to do next.
+Errors of checkpoints, models, tools, guarded calls and messages are defined beside what they are about. Each error has a stable ``code``
+for programs, a ``message`` for people and a ``hint`` that says what to do next.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class TooMany(CortexError):
 
 
 class StepFailed(CortexError):
-    """The function of a step raised. The message says what."""
+    """The function of a step raised an exception, which the message names."""
 
     code = "step_failed"
     http_status = 424
@@ -148,7 +149,7 @@ class StepNotDone(StepFailed):
 
 
 class ToolFailed(CortexError):
-    """A tool that a code agent called failed, or could not be called so."""
+    """A tool that a code agent called failed, or does not take such a call."""
 
     code = "tool_failed"
     http_status = 424
@@ -182,7 +183,7 @@ class GateClosed(ToolDenied):
 
     @property
     def questions(self) -> list[dict[str, Any]]:
-        """Each gate that asks, as `gate_prompts.asked_of` shows it."""
+        """Each gate that asks, as `asked_of` in `gates/rules/prompts.py` shows it."""
         return list(self.details.get("questions") or ())
 
 

@@ -133,7 +133,7 @@ def escaped_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def readable_json(value: Any) -> str:
-    """The same of what is stored, for people who only read it: indented, for which the encoder of the standard library is not compiled."""
+    """The same, indented, of values that are stored, for people who only read it. The indenting encoder of `json` is not compiled."""
     return _escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode())
 
 

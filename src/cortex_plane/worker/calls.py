@@ -111,7 +111,7 @@ class Call:
     state: Changes | None = None
     """What its tool changed of the agent's state: written with its outcome, if it completes."""
     end_reason: str | None = None
-    """Why its tool ends the session: written likewise."""
+    """Why its tool ends the session: written with its outcome, if it completes."""
     ruling: Ruling | None = None
     """The last ruling of its session's gates."""
     judged_before: bool = False
@@ -311,7 +311,7 @@ def apply_row(call: Call, row: ToolCall) -> None:
 
 
 def with_exact_rows(calls: Sequence[Call]) -> frozenset[int]:
-    """The positions of the calls whose rows, which are written with the response, have the arguments exactly as the model sent them."""
+    """The positions of the calls that get a row with the response, with the arguments exactly as the model sent them."""
     return frozenset([c.position for c in calls if c.kind is CallKind.EFFECT and isinstance(c.request.arguments, dict)])
 
 

@@ -170,7 +170,7 @@ class CallLedger:
         raise Ended(JobHandedBack(why, after_conflict=True))
 
     def take_results(self) -> list[tuple[UUID, bytes]]:
-        """What goes with the outcomes of the calls that are over, which are recorded before any other is sent."""
+        """Results to store with the outcomes of the calls that are over. They are recorded before another call is sent."""
         if self.room.states:
             self.room.release()
         results, self._results = self._results, []

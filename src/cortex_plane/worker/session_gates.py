@@ -67,7 +67,7 @@ class AttemptGates:
         self._states: dict[UUID, gate_model.GateState] = {}
         """The state that let them through, where it is known exactly."""
         self._sent: tuple[StepWrite, Sequence[UUID]] | None = None
-        """The write that was looked at last, and the calls that it sends."""
+        """The write that was parsed last, and the ids of the calls that it sends."""
         self._ahead: tuple[gate_model.GateState, gate_model.GateState] | None = None
         """The state before the response, and the same as if all of them had been sent; None until it is needed."""
         self._requests: dict[UUID, tuple[gate_model.GatedCall, Sequence[Gate]]] = {}

@@ -45,7 +45,7 @@ class ModelConfig:
     temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = None
     """How freely the model chooses its words; the provider's default where it is left out."""
     max_tokens: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
-    """How many tokens one answer may have."""
+    """How many tokens an answer may have."""
     context_tokens: Annotated[int, Field(strict=True, ge=1_000, le=100_000_000)] | None = None
     """What one question to the model may hold, its answer included; 100,000 where none is given."""
     context_turns: Annotated[int, Field(strict=True, ge=4, le=100_000)] | None = None
@@ -255,8 +255,8 @@ class Agent:
     skill_config: dict[str, Any]
     resource_limits: dict[str, Any]
     repeats_steps: bool = False
-    """A code agent from before steps declared what becomes of them: one that declares nothing runs again where its worker dies, until
-    the next release. Declare `repeatable` or `on_uncertain` at each; `cortex doctor preflight --replay` names those of open jobs."""
+    """Whether it is a code agent of an earlier release: if a worker dies, its steps that declare nothing run again, until the next release.
+    Declare `repeatable` or `on_uncertain` at each step; `cortex doctor preflight --replay` lists such steps of open jobs."""
     revision: int
     created_at: datetime
     updated_at: datetime

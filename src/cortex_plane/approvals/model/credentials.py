@@ -105,7 +105,7 @@ class Token:
     vote: Choice | None
     """How its person voted on the version that it was made for, where they did."""
     unused_channel: str | None
-    """Over which it was sent, where the org does not use that for approvals any more."""
+    """The channel over which it was sent, if the org no longer uses it for approvals."""
     now: datetime
 
 

@@ -1,4 +1,4 @@
-"""What people hand on: their part in a request, to a delegate, and their yes, to the calls that a standing approval covers."""
+"""Delegation of a request, and standing approvals: who may give or revoke them, and which calls they cover."""
 
 from __future__ import annotations
 

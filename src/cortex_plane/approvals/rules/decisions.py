@@ -528,7 +528,7 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
 
 
 def record_of(row: LockedApproval, change: ApprovalChange, actor: Actor) -> tuple[list[Fact], list[SessionEvent]]:
-    """What the trail and the events say of the jobs of an approval, and of their other approvals."""
+    """Audit entries and events about the jobs of an approval, and about their other approvals."""
     facts: list[Fact] = []
     events: list[SessionEvent] = []
     approval_id = str(row.approval.id)

@@ -97,7 +97,7 @@ async def _can_join(tx: Transaction, attempt: Mapping[str, Any], terms: Terms, c
 
 
 def count(org_id: UUID, requests: Sequence[RequestOutcome], *, is_held: bool = False) -> None:
-    """Metrics: each request, and whether it was there before; and the pause, unless its job ``is_held``, which is counted as that."""
+    """Metrics: each request, and whether it was there before; and the pause, unless the job ``is_held``: that is counted elsewhere."""
     for outcome in requests:
         if outcome.joined:
             meters().joined(org_id)

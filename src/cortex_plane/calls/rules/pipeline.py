@@ -171,7 +171,7 @@ def judge_edited(
     policies: CompiledPolicies, context: EditContext, approval: Approval, arguments: bytes, requests: Sequence[Sequence[PolicyRow]],
     gates: GateSession | None,
 ) -> list[CallVerdict]:  # fmt: skip
-    """A call with the arguments that its approver wants, for each of the jobs that wait for it; nothing is recorded."""
+    """The verdict on a call with the arguments that its approver wants, for each job that waits for it. Nothing is recorded."""
     call = RequestedCall(
         id=approval.id, name=approval.tool_name, digest=approval.tool_digest or "", arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=context.read_only, risk=Risk(approval.risk),

@@ -1,5 +1,5 @@
-"""Sessions of agents that run elsewhere: each has one job, which nobody leases, from its opening to its end. Their end, their locks, and
-the context of their calls."""
+"""Sessions of agents that run elsewhere: how they end, their locks, and the context of their calls. Each has one job, which nobody
+leases."""
 
 from __future__ import annotations
 

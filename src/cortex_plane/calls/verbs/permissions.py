@@ -1,4 +1,4 @@
-"""What an agent may do, from gates and policies: in a session, and in the sessions that scenarios play."""
+"""What gates and policies let an agent do: in a session, and in the sessions that scenarios play."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def let_others_run(number: int) -> None:
 
 
 async def known_risks(db: Database, org_id: UUID, names: Sequence[str]) -> dict[str, Risk]:
-    """What any app of the org says of these actions: it counts too where they run elsewhere."""
+    """The risks that any app of the org declares for these actions. They count for agents that run elsewhere too."""
     async with db.transaction(org_id) as tx:
         return await agents_store.known_risks(tx, names)
 

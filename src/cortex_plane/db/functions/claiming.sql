@@ -184,7 +184,7 @@ create or replace function find_cancelled(p_worker uuid) returns table (org_id u
   select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
 $$;
 
--- Which of a worker's jobs should hold so much later at the latest, and still run.
+-- Which jobs of a worker still run and should hold within p_ahead.
 drop function if exists find_overdue(uuid);
 create or replace function find_overdue(p_worker uuid, p_ahead interval) returns table (org_id uuid, id uuid)
   language sql volatile security definer set search_path = public, pg_temp as $$

@@ -45,7 +45,7 @@ call pg_temp.give_functions('cortex_scheduler', 'find_old_credentials(interval, 
 
 -- From the lookup of a token to what it decides and who decides with it, in one round trip: roles and clearance as they
 -- are now. `vote` is how its person voted on the version that it was made for. `unused_channel` is the channel over which it was
--- sent, if the org does not use it for approvals any more.
+-- sent, if the org no longer uses it for approvals.
 drop function if exists open_approval_token(bytea);
 create or replace function open_approval_token(p_token_hash bytea)
   returns table (

@@ -13,8 +13,8 @@ $$;
 -- It tells of pauses too.
 drop function if exists beat(uuid, interval);
 
--- Renew the lease; tells which jobs of this worker are cancelled, and which should hold before it beats again, five times in a
--- lease. No row at all: the worker was forgotten.
+-- Renew the lease. Returns which jobs of this worker are cancelled, and which should hold before its next heartbeat (there are five
+-- in a lease). No row at all: the worker was forgotten.
 create or replace function beat(p_worker uuid, p_lease interval)
   returns table (expires_at timestamptz, cancelled uuid[], overdue uuid[])
   language plpgsql set search_path = public, pg_temp as $$

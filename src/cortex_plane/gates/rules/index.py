@@ -1,4 +1,4 @@
-"""The index over the gates of atlases, keywords included, whose cost does not grow with their number; and what one atlas says about an
+"""An index over the gates of atlases, keywords included: a lookup does not get slower with more gates. Also what one atlas says about an
 action or a capability."""
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ async def end_by_agent(db: Database, actor: Actor, id: UUID) -> str | None:
 
 
 async def end_or_pause(db: Database, actor: Actor, id: UUID) -> str | None:
-    """For schedulers: a conversation in which nobody says anything is paused; the next message makes it active again. What its agent ended ends."""
+    """For schedulers: end a session whose agent ended it, or pause an idle conversation until its next message."""
     if await end_by_agent(db, actor, id) is not None:
         return "ended"
     async with db.transaction(actor.org_id) as tx:

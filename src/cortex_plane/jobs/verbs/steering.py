@@ -245,12 +245,12 @@ async def _hold(
     tx: Transaction, id: UUID, job_row: Row, hold: Hold, actor: Actor, pause: job_model.Pause
 ) -> tuple[bool, bool]:
     """Whether the hold is new, and whether readers of events are told of a pause."""
-    asked = _pause_data(_source(actor), actor, pause)
-    row = await tx.row(queries.hold_job, id, hold, asked, float(pause.within_seconds))
+    pause_data = _pause_data(_source(actor), actor, pause)
+    row = await tx.row(queries.hold_job, id, hold, pause_data, float(pause.within_seconds))
     if row is None:  # it stood already
         hold_by = await tx.value(queries.shorten_pause, id, float(pause.within_seconds))
         if hold_by is not None:
-            shortened = {**asked, "hold_by": hold_by.isoformat()}
+            shortened = {**pause_data, "hold_by": hold_by.isoformat()}
             await append_fact(tx, job_row["session_id"], id, actor, "pause_shortened", shortened, [])
         return False, False
     data = {"reason": pause.reason, "hold": hold, **_correlation(pause)}
@@ -479,7 +479,7 @@ async def forget_signals(db: Database) -> None:
 
 
 def log_corruption(org_id: UUID, agent_id: UUID, corrupt: Mapping[UUID, CheckpointCorrupt]) -> None:
-    """Jobs of an agent, after the commit."""
+    """After the commit: for each of these jobs of the agent a line of the log and a count."""
     for job_id, error in corrupt.items():
         log.error(
             "checkpoint corrupt", jobId=str(job_id), agentId=str(agent_id), corruptionType=error.corruption_type,

@@ -24,7 +24,7 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 
 
 class Level(StrEnum):
-    """Where a policy stands. A more specific level comes first."""
+    """Where a policy comes from. A more specific level comes first."""
 
     PLATFORM = "platform"
     ORG = "org"
@@ -34,7 +34,7 @@ class Level(StrEnum):
 
 
 class Template(StrEnum):
-    """Terms for whatever a policy leaves open."""
+    """The default terms of a request, for what its policy does not set."""
 
     DEV_ONLY = "dev_only"
     DEV_REVIEW = "dev_review"
@@ -236,7 +236,7 @@ class PolicyRow:
     """Where null: the approvers of the next levels up."""
     standing: bool | None = None
     reason: str | None = None
-    """Why it is there, in its steward's words: for whoever decides, and for the agent where it denies."""
+    """Why it is there, in its steward's words: shown to approvers, and to the agent with a denial."""
     named: tuple[UUID, ...] | None = None
     """Only in a row of a request: the members who are asked."""
     action: str | None = None

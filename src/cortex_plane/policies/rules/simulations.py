@@ -22,8 +22,8 @@ from cortex_plane.sessions.model.sessions import SessionKind
 MAX_GROUPS = 200
 MAX_EXAMPLES = 3
 LEFT_OUT = (
-    "gates and policies of atlases, which judge {governed} of these calls as well: the stricter of both holds, and where no policy matches an"
-    " atlas may allow a call"
+    "gates and policies of atlases, which judge {governed} of these calls too: the stricter verdict holds, and an atlas may allow a call that"
+    " no policy matches"
 )
 NOT_COMPARED = frozenset({"action", "details"})
 """What a request says to its approvers, whatever the policies are."""

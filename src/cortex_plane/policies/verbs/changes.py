@@ -19,8 +19,8 @@ REPLACED = "it could not be approved any more, and was proposed again"
 
 
 async def propose(tx: Transaction, actor: Actor, draft: ChangeDraft) -> PendingChange:
-    """Under the lock of what it changes. The same change on top of the same version is proposed once, unless the request that waits
-    cannot be approved any more."""
+    """Under the lock of what it changes. The same change of the same version is proposed once, unless its request can no longer be
+    approved."""
     earlier, is_same = await approvals_store.find_change(tx, draft)
     if earlier is not None and is_same:
         deciders = await approvals_store.deciders_of_approval(tx, earlier.approval_id, SHOWN_DECIDERS)
@@ -79,5 +79,5 @@ def overtaken(what: str) -> Conflict:
     return Conflict(
         f"{what} since this was proposed, so it cannot be put in force any more.",
         code="change_overtaken",
-        hint="Deny it, or let it be proposed again: then that takes its place.",
+        hint="Deny it, or let somebody propose it again: the new request replaces it.",
     )

@@ -440,7 +440,7 @@ class CodeCall:
             gates.bound.end_calls([call])
         write = pending.take()
         write.events = [*write.events, *step_calls.result_events(self.record.position, [call])]
-        with parts.ledger.room.lock:  # tools in threads count what it changed once, recorded or not
+        with parts.ledger.room.lock:  # tools in other threads must count its changes exactly once
             results = parts.ledger.take_results()
             journal.results.update(results)
             write.stored = (*write.stored, *results)

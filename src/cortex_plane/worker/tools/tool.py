@@ -261,7 +261,7 @@ class ToolState:
     changes: Changes | None = None
     room: StateRoom | None = None
     end_reason: str | None = None
-    """Why the session is to end, where the tool asked for that: it counts with its outcome, too."""
+    """Why the tool asked to end the session, if it did. It takes effect with the outcome of the call."""
     is_closed = False
     """The call is over: a thread that outlived its time changes nothing any more."""
 
@@ -278,7 +278,7 @@ class ToolState:
         self._change(check_key(key), None)
 
     def close(self, *, succeeded: bool) -> None:
-        """The call is over: what it changed is dropped unless it succeeded."""
+        """The call is over. Its changes are dropped unless it succeeded."""
         self.is_closed = True
         if not succeeded:
             self.changes = None
@@ -307,7 +307,7 @@ class ToolState:
 
 
 class StateRoom:
-    """What calls changed of one state that is not recorded yet: together they stay within its bound."""
+    """Changes of one state that calls made and that are not recorded yet. Together they stay within its size limit."""
 
     def __init__(self, recorded: Callable[[], Entries]) -> None:
         self._recorded = recorded
@@ -319,7 +319,7 @@ class StateRoom:
         require_room(apply_changes(self._recorded(), changes), key, others)
 
     def release(self) -> None:
-        """What the calls that are over changed is recorded."""
+        """The changes of calls that are over are recorded."""
         self.states = [state for state in self.states if not state.is_closed]
 
 
