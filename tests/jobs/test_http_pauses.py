@@ -61,6 +61,12 @@ def holding(gate: Gate) -> App:
         await gate.passed()
         return "acted"
 
+    @app.tool(read_only=True)
+    async def look() -> str:
+        """Looks."""
+        await gate.passed()
+        return "seen"
+
     return app
 
 
@@ -156,17 +162,10 @@ async def test_a_session_is_paused_once_and_resumed_once(http: httpx.AsyncClient
 @pytest.mark.proves("S4.201")
 async def test_a_pause_holds_by_the_time_that_its_receipt_names(http: httpx.AsyncClient, world: World) -> None:
     """Pauses come at different times between two heartbeats of the worker."""
-    gate, app = Gate(), App("tests")
-
-    @app.tool(read_only=True)
-    async def look() -> str:
-        """Looks."""
-        await gate.passed()
-        return "seen"
-
+    gate = Gate()
     agent = await make_agent(world, [turn(call("look"))], limits={"max_concurrent_jobs": 5})
     jobs = [await submit(world, agent) for _ in range(5)]
-    async with working(world.db, app, settings=FAST):
+    async with working(world.db, holding(gate), settings=FAST):
         await gate.arrived(5)
         receipts = []
         for job in jobs:
@@ -374,15 +373,7 @@ async def test_operator_input_reaches_the_model_at_the_boundary_and_its_author_i
     await asks_people(world)
     gate, model = Gate(), Recording()
     job = await submit(world, await make_agent(world, [turn(call("look")), turn(call("act"))], model="heard"))
-    app = holding(gate)
-
-    @app.tool(read_only=True)
-    async def look() -> str:
-        """Looks."""
-        await gate.passed()
-        return "seen"
-
-    async with working(world.db, app, settings=FAST, backends=Backends({"heard": model})):
+    async with working(world.db, holding(gate), settings=FAST, backends=Backends({"heard": model})):
         await asyncio.wait_for(gate.entered.wait(), 20)
         await send(http, oz, f"jobs/{job}/pause")
         gate.opened.set()
@@ -437,17 +428,9 @@ async def test_owners_of_a_session_give_no_words_as_operators(http: httpx.AsyncC
     """They resume what they paused, and a model would take their words for those of whoever runs the plane."""
     mel, gate, model = await world.person(Role.MEMBER, name="Mel"), Gate(), Recording()
     agent = await make_agent(world, [turn(call("look"))], model="heard")
-    app = App("tests")
-
-    @app.tool(read_only=True)
-    async def look() -> str:
-        """Looks."""
-        await gate.passed()
-        return "seen"
-
     session = (await send(http, mel, "sessions", 201, agent=agent.slug))["id"]
     job = (await send(http, mel, f"sessions/{session}/messages", 201, text="hello"))["job_id"]
-    async with working(world.db, app, settings=FAST, backends=Backends({"heard": model})):
+    async with working(world.db, holding(gate), settings=FAST, backends=Backends({"heard": model})):
         await asyncio.wait_for(gate.entered.wait(), 20)
         await send(http, mel, f"sessions/{session}/pause")
         gate.opened.set()
@@ -467,17 +450,9 @@ async def test_a_conversation_answers_what_an_operator_said(http: httpx.AsyncCli
     """Words that come while the job still runs are read before it answers."""
     gate, model = Gate(), Recording()
     agent = await make_agent(world, [turn(call("look"))], model="heard")
-    app = App("tests")
-
-    @app.tool(read_only=True)
-    async def look() -> str:
-        """Looks."""
-        await gate.passed()
-        return "seen"
-
     session = (await send(http, world, "sessions", 201, agent=agent.slug))["id"]
     job = UUID((await send(http, world, f"sessions/{session}/messages", 201, text="hello"))["job_id"])
-    async with working(world.db, app, settings=FAST, backends=Backends({"heard": model})):
+    async with working(world.db, holding(gate), settings=FAST, backends=Backends({"heard": model})):
         await asyncio.wait_for(gate.entered.wait(), 20)
         await send(http, world, f"sessions/{session}/pause")
         await send(http, world, f"sessions/{session}/resume", operator_input="Be brief.")
