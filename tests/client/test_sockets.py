@@ -160,7 +160,7 @@ async def test_a_request_that_is_cancelled_ends_its_connection() -> None:
 
 
 async def test_requests_wait_while_too_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "MOST", 2)
+    monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 2)
     async with listening(*([OK] for _ in range(6))) as (listener, transport):
         answers = await asyncio.gather(*(get(transport) for _ in range(6)))
         assert [answer.content for answer in answers] == [b"ok"] * 6

@@ -1,7 +1,7 @@
-"""Requests to one plane over connections that are kept: HTTP/1.1 with whole answers.
+"""HTTP/1.1 requests to one plane over persistent connections. Responses are read whole.
 
-httpx's own transport looks at every connection of its pool for each request, which is more work than the request where a program
-makes many at a time.
+For each request httpx's own transport looks at every connection of its pool. If a program makes many requests at a time, that is more
+work than the requests themselves.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Any, cast
 
 import httpx
 
-MOST = 100
-"""Connections that are open at a time; further requests wait."""
+MAX_CONNECTIONS = 100
+"""Open at a time; further requests wait."""
 IDLE_SECONDS = 5.0
-"""A connection that was not used for so long is not used again: the other end may be about to close it."""
-MOST_HEAD_BYTES = 64 * 1024
-_FAMILY_SECONDS = 0.25
-"""So long a first address of a name is tried before the next one is tried beside it."""
+"""A connection that was idle for longer is not used again: the server may be about to close it."""
+MAX_HEAD_BYTES = 64 * 1024
+_NEXT_ADDRESS_SECONDS = 0.25
+"""After this time the next address of a host name is tried in parallel (RFC 8305)."""
 
 
 class SocketTransport(httpx.AsyncBaseTransport):
-    """Raises `httpx.HTTPError`, as httpx's transport does."""
+    """A pool of connections. Raises `httpx.HTTPError`, as httpx's transport does."""
 
     def __init__(self, url: str) -> None:
         self._url = httpx.URL(url)
         self._idle: list[_Connection] = []
-        """The last one used is the last one."""
-        self._places = asyncio.Semaphore(MOST)
+        """The most recently used one is the last."""
+        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._options: dict[str, Any] | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         seconds: float | None = request.extensions["timeout"]["read"]
         if self._places.locked():
-            await self._wait(seconds)
+            await self._wait_for_place(seconds)
         else:
             await self._places.acquire()
         try:
-            connection = self._take() or await self._connect(seconds)
+            connection = self._take_idle() or await self._connect(seconds)
             try:
                 answer = await connection.exchange(_head_of(request) + request.content, seconds)
             except BaseException:
@@ -54,14 +54,14 @@ class SocketTransport(httpx.AsyncBaseTransport):
         while self._idle:
             self._idle.pop().abort()
 
-    async def _wait(self, seconds: float | None) -> None:
+    async def _wait_for_place(self, seconds: float | None) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._places.acquire()
         except TimeoutError:
             raise httpx.PoolTimeout("too many requests are under way") from None
 
-    def _take(self) -> _Connection | None:
+    def _take_idle(self) -> _Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh():
@@ -72,8 +72,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
     async def _connect(self, seconds: float | None) -> _Connection:
         url, loop = self._url, asyncio.get_running_loop()
         if self._options is None:
-            # The authorities are read in a thread: it takes 30 ms.
-            self._options = {} if url.scheme != "https" else {"ssl": await asyncio.to_thread(_trust)}
+            # Reading the certificate authorities takes 30 ms: in a thread.
+            self._options = {} if url.scheme != "https" else {"ssl": await asyncio.to_thread(_tls_context)}
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             async with asyncio.timeout(seconds):
@@ -81,7 +81,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                     _Connection,
                     url.raw_host.decode("ascii"),
                     port,
-                    happy_eyeballs_delay=_FAMILY_SECONDS,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS,
                     **self._options,
                 )
         except TimeoutError:
@@ -91,7 +91,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         return connection
 
 
-def _trust() -> Any:
+def _tls_context() -> Any:
     context = httpx.create_ssl_context(trust_env=False)
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -125,7 +125,9 @@ class _Connection(asyncio.Protocol):
         self._answer, self._end, self.keep = answer, end, False
         self._transport.write(request)
         self._active_at = self._loop.time()
-        self._timer = None if seconds is None else self._loop.call_later(seconds, self._look, seconds, len(request))
+        self._timer = (
+            None if seconds is None else self._loop.call_later(seconds, self._check_time, seconds, len(request))
+        )
         try:
             await end
         finally:
@@ -136,7 +138,7 @@ class _Connection(asyncio.Protocol):
         return httpx.Response(answer.status, headers=answer.headers, content=answer.body())
 
     def is_fresh(self) -> bool:
-        """Whether it may be used again: it belongs to this loop, and nothing has come on it, not even its end."""
+        """Whether it may be used again: it belongs to this loop, and nothing was received since, not even its end."""
         loop = asyncio.get_running_loop()
         if self._is_lost or self._loop is not loop or loop.time() > self._active_at + IDLE_SECONDS:
             return False
@@ -151,7 +153,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._active_at = self._loop.time()
         if self._answer is None:
-            self._transport.abort()  # nobody asked for it
+            self._transport.abort()  # no request is under way
             return
         try:
             is_whole = self._answer.add(data)
@@ -174,14 +176,14 @@ class _Connection(asyncio.Protocol):
         else:
             self._end.set_exception(error)
 
-    def _look(self, seconds: float, unsent_before: int) -> None:
-        """Nothing came for too long, unless the request is still on its way."""
+    def _check_time(self, seconds: float, unsent_before: int) -> None:
+        """Fail if nothing came for too long, unless the request is still being sent."""
         unsent = self._transport.get_write_buffer_size()
         if unsent < unsent_before and unsent:
             self._active_at = self._loop.time()
         rest = self._active_at + seconds - self._loop.time()
         if rest > 0:
-            self._timer = self._loop.call_later(rest, self._look, seconds, unsent)
+            self._timer = self._loop.call_later(rest, self._check_time, seconds, unsent)
         else:
             self._set_end(httpx.ReadTimeout("no answer in time"))
 
@@ -191,7 +193,7 @@ def _closed(error: Exception | None) -> httpx.ReadError:
 
 
 class _Answer:
-    """Is made from the bytes that come."""
+    """A response, parsed from the bytes that come."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -199,7 +201,7 @@ class _Answer:
         self._rest = bytearray()
         self._size: int | None = None
         self._pieces: list[bytes] | None = None
-        """Of a body that comes in chunks."""
+        """The chunks of a chunked body."""
         self._may_keep = False
 
     @property
@@ -208,19 +210,19 @@ class _Answer:
 
     @property
     def keeps_connection(self) -> bool:
-        """Not where more came than was asked for."""
+        """Not if more came than the response."""
         return self._may_keep and len(self._rest) == (self._size or 0)
 
     def body(self) -> bytes:
         return bytes(self._rest[: self._size]) if self._pieces is None else b"".join(self._pieces)
 
     def add(self, data: bytes) -> bool:
-        """Whether it is whole. Raises ``ValueError`` where it is not HTTP."""
+        """Add bytes, and say whether it is whole now. Raises ``ValueError`` if they are not HTTP."""
         self._rest += data
         while not self.status:
             end = self._rest.find(b"\r\n\r\n")
             if end < 0:
-                if len(self._rest) > MOST_HEAD_BYTES:
+                if len(self._rest) > MAX_HEAD_BYTES:
                     raise ValueError("its head is too large")
                 return False
             head = bytes(self._rest[:end])
@@ -236,7 +238,7 @@ class _Answer:
         if not version.startswith(b"HTTP/1.") or not status[:3].isdigit():
             raise ValueError(f"it begins with {first[:50]!r}")
         if status[:1] == b"1":
-            return  # the answer itself follows
+            return  # informational: the response itself follows
         self.status = int(status[:3])
         self.headers = [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
         fields = {name.lower(): value.lower() for name, value in self.headers}
