@@ -360,8 +360,7 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
         yield from _block("job says besides", approval.details)
     if approval.question:
         yield _fact("question", approval.question)
-    has_version = approval.rule.endswith(f"@{approval.policy_version}")
-    version = "" if has_version else f"version {approval.policy_version}, "
+    version = "" if approval.names_version else f"version {approval.policy_version}, "
     yield _fact("policy", f"{approval.rule} ({version}{approval.template})")
     if approval.rule_reason:
         yield _fact("reason", approval.rule_reason)

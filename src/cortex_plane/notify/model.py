@@ -133,6 +133,11 @@ class Card:
         """The tool, and what it is about."""
         return self.tool if self.target in ("", self.tool) else f"{self.tool} {self.target}"
 
+    @property
+    def names_version(self) -> bool:
+        """As `Approval.names_version`."""
+        return self.rule.endswith(f"@{self.policy_version}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Invitation:

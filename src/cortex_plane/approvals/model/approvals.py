@@ -366,6 +366,11 @@ class Approval:
     created_at: datetime
     """The same as ``requested_at``; lists are ordered by it."""
 
+    @property
+    def names_version(self) -> bool:
+        """Whether `rule` ends with `policy_version`, so that it need not be shown again."""
+        return self.rule.endswith(f"@{self.policy_version}")
+
 
 def question_of(approval: Approval) -> QuestionForm | None:
     """What a request asks; None where it is about a call that does something."""
