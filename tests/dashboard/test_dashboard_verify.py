@@ -258,7 +258,7 @@ async def test_mails_of_make_up_are_read_in_the_browser_by_admins_of_their_org(
 
 async def test_the_session_of_an_invited_person_ends_like_any_other(http: httpx.AsyncClient, world: World) -> None:
     path = await link_of(world)
-    secret = await connections.verify(world.db, path.removeprefix("/verify/"), None)
+    secret = await connections.verify_address(world.db, path.removeprefix("/verify/"), None)
     assert secret is not None
     actor = await logins.authenticate_session(world.db, secret)
     await logins.log_out(world.db, actor)

@@ -104,7 +104,7 @@ async def test_whoever_proves_an_address_is_told_what_waits_for_them(strict: Wor
         draft = AddressDraft(email=f"{somebody.actor.name.lower()}@example.com")
         claimed = await connections.add_address(strict.db, somebody.actor, draft, mailing=True)
         assert await told(strict, asked) == [], "an address that is only claimed is told nothing"
-        await connections.verify(strict.db, await code_for(strict, claimed.id, "address"), somebody.actor)
+        await connections.verify_address(strict.db, await code_for(strict, claimed.id, "address"), somebody.actor)
         if somebody is ann:
             sent = await admin.fetch("delete from notification where kind = 'approval' returning approval_id, address")
             assert [tuple(each) for each in sent] == [(asked.id, "ann@example.com")]

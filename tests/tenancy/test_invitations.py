@@ -61,7 +61,7 @@ async def code_for(world: World, mapping_id: UUID, purpose: str = "invitation") 
 async def joined(world: World, email: str = BEA, name: str = "Bea", **more: object) -> Invited:
     """Somebody who followed their invitation."""
     invited = await invite(world, email, name, **more)
-    await connections.verify(world.db, await code_for(world, invited.mapping.id), None)
+    await connections.verify_address(world.db, await code_for(world, invited.mapping.id), None)
     return invited
 
 
@@ -83,7 +83,7 @@ async def actions(world: World) -> list[str]:
 
 async def refused(db: Database, code: str, visitor: Actor | None = None) -> str:
     with pytest.raises(CortexError) as raised:
-        await connections.verify(db, code, visitor)
+        await connections.verify_address(db, code, visitor)
     assert raised.value.hint
     return raised.value.code
 
@@ -120,18 +120,18 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: Worl
     assert kept["size"] == 32
     assert code not in kept["row"]
     before = await digests(admin)
-    shown = await connections.shown(world.db, code)
+    shown = await connections.read_verification(world.db, code)
     assert shown is not None
     assert (shown.org, shown.member, shown.address, shown.issued_by) == ("Acme", "Bea", BEA, "Ada")
     assert await digests(admin) == before, "looking at a link changes nothing"
-    secret = await connections.verify(world.db, code, None)
+    secret = await connections.verify_address(world.db, code, None)
     assert secret is not None
     actor = await logins.authenticate_session(world.db, secret)
     assert (actor.name, actor.clearance, [*actor.roles]) == ("Bea", 3, [Role.APPROVER])
     assert (await mapping_of(world, invited.member.id)).verified_at is not None
     assert (await actions(world))[-2:] == ["identity_verified", "logged_in"]
     before = await digests(admin)
-    assert await connections.shown(world.db, code) is None
+    assert await connections.read_verification(world.db, code) is None
     assert await refused(world.db, code) == "verify_link_invalid"
     assert await digests(admin) == before
 
@@ -143,7 +143,7 @@ async def test_a_link_proves_the_address_and_logs_its_person_in_once(world: Worl
 async def test_a_link_that_never_was_one_changes_nothing(world: World, admin: asyncpg.Connection, wrong: str) -> None:
     await invite(world)
     before = await digests(admin)
-    assert await connections.shown(world.db, wrong) is None
+    assert await connections.read_verification(world.db, wrong) is None
     assert await refused(world.db, wrong) == "verify_link_invalid"
     assert await digests(admin) == before
 
@@ -156,10 +156,10 @@ async def test_truncated_old_and_unwanted_links_are_refused_alike(world: World, 
     for wrong in (code[:-1], code + "A", code.upper(), code[:-1] + ("A" if code[-1] != "A" else "B")):
         assert await refused(world.db, wrong) == "verify_link_invalid"
     await clock.advance(timedelta(days=7) - timedelta(seconds=1))
-    assert await connections.shown(world.db, code) is not None
+    assert await connections.read_verification(world.db, code) is not None
     await clock.advance(timedelta(seconds=1))
     before = await digests(admin)
-    assert await connections.shown(world.db, code) is None
+    assert await connections.read_verification(world.db, code) is None
     assert await refused(world.db, code) == "verify_link_invalid"
     assert await digests(admin) == before
     fresh = await code_for(world, invited.mapping.id)
@@ -179,7 +179,8 @@ async def test_a_mail_that_came_twice_works_once(world: World, admin: asyncpg.Co
     first, second = [await code_for(world, invited.mapping.id) for _ in range(2)]
     assert first != second
     tries = await asyncio.gather(
-        *(connections.verify(world.db, code, None) for code in (first, second, first, second)), return_exceptions=True
+        *(connections.verify_address(world.db, code, None) for code in (first, second, first, second)),
+        return_exceptions=True,
     )
     assert sum(isinstance(each, str) for each in tries) == 1
     assert sum(isinstance(each, Unauthenticated) for each in tries) == 3
@@ -414,7 +415,7 @@ async def test_an_address_of_ones_own_needs_its_mail_and_the_login_of_its_person
     for stranger in (None, world.admin.actor):
         assert await refused(world.db, code, stranger) == "login_needed"
     assert await digests(admin) == before
-    assert await connections.verify(world.db, code, person.actor) is None, "nobody is logged in by it"
+    assert await connections.verify_address(world.db, code, person.actor) is None, "nobody is logged in by it"
     assert (await mapping_of(world, claimed.user_account_id)).verified_at is not None
     with pytest.raises(Conflict, match="yours already"):
         await connections.add_address(world.db, person.actor, AddressDraft(email="grace@home.example"), mailing=True)
@@ -441,7 +442,7 @@ async def test_what_is_only_claimed_is_nobodys_way_in(world: World) -> None:
     inbound = InboundMessage(external_user_id=BEA, agent="deployer", text="Hello")
     first = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert first.user_account_id != invited.member.id
-    await connections.verify(world.db, await code_for(world, invited.mapping.id), None)
+    await connections.verify_address(world.db, await code_for(world, invited.mapping.id), None)
     second = await sessions.ingest_message(world.db, world.service.actor, invited.mapping.connection_id, inbound)
     assert second.user_account_id == invited.member.id
     assert second.session_id != first.session_id

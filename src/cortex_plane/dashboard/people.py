@@ -105,7 +105,7 @@ router.add("/logout", visits.signed_in(log_out), "POST")
 @router.at("/verify/{code}", "GET", "HEAD")
 @visits.errors_as_pages
 async def show_verification(request: Request, code: str) -> Response:
-    return await _verification_page(request, code, await connections.shown(request.app.state.db, code))
+    return await _verification_page(request, code, await connections.read_verification(request.app.state.db, code))
 
 
 @router.at("/verify/{code}", "POST")
@@ -115,10 +115,10 @@ async def confirm_verification(request: Request, code: str) -> Response:
     try:
         visits.require_same_origin(request)
         fields = await visits.form_fields(request)
-        verification = await connections.shown(db, code)
+        verification = await connections.read_verification(db, code)
         if verification is None or not is_nonce(code, fields.get("nonce", ""), datetime.now(UTC)):
             return await _verification_page(request, code, verification, 403)
-        secret = await connections.verify(db, code, await visits.person(request))
+        secret = await connections.verify_address(db, code, await visits.person(request))
         if secret is not None:
             await logins.end_sessions(db, visits.session_cookie(request))
     except Unauthenticated:

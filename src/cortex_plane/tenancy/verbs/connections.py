@@ -272,13 +272,13 @@ async def invite(
         earlier = await _invited_before(tx, draft, claims)
         again = earlier is not None
         if earlier is None:
-            member_id, mapping_id, purpose = await _join(tx, actor, draft), new_id(), Purpose.INVITATION
+            member_id, mapping_id, purpose = await _add_invited_member(tx, actor, draft), new_id(), Purpose.INVITATION
             await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, draft.email, purpose)
         else:
             member_id, mapping_id = earlier.user_account_id, earlier.id
         # An admin says that this address takes mail: a refusal from before does not count any more.
         await tx.rows(queries.allow_mail, mapping_id)
-        await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, Purpose.INVITATION, own=False)
+        await _mail_link(tx, actor, connection_id, mapping_id, member_id, draft.email, Purpose.INVITATION, own=False)
         return mapping_id
 
     mapping_id, _ = await once_only(tx, actor, "members.invite", once, make)
@@ -309,7 +309,7 @@ async def _invited_before(tx: Transaction, draft: InvitationDraft, claims: Seque
     return earlier
 
 
-async def _join(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
+async def _add_invited_member(tx: Transaction, actor: Actor, draft: InvitationDraft) -> UUID:
     if draft.display_name is None:
         raise InvalidInput(
             f"Nobody is invited to {draft.email} yet, so a name is needed.",
@@ -345,7 +345,7 @@ async def add_address(
     if mine is None:
         await require_room(tx, member_id)
         await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, draft.email, purpose)
-    await _send(tx, actor, connection_id, mapping_id, member_id, draft.email, purpose, own=True)
+    await _mail_link(tx, actor, connection_id, mapping_id, member_id, draft.email, purpose, own=True)
     return require_found(await tenancy_store.get_mapping(tx, mapping_id), "mapping")
 
 
@@ -372,7 +372,7 @@ async def _email_connection(tx: Transaction, actor: Actor, mailing: bool) -> UUI
     return id_
 
 
-async def _send(
+async def _mail_link(
     tx: Transaction,
     actor: Actor,
     connection_id: UUID,
@@ -414,23 +414,23 @@ async def require_room(tx: Transaction, member_id: UUID) -> None:
         )
 
 
-async def shown(db: Database, code: str) -> identities.AddressVerification | None:
-    """What a link would do now."""
+async def read_verification(db: Database, code: str) -> identities.AddressVerification | None:
+    """What opening a link would verify; None where it does not work."""
     return await access.show_secret(db, SecretKind.ADDRESS_CODE, code, tenancy_store.show_code)
 
 
-async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
+async def verify_address(db: Database, code: str, visitor: Actor | None) -> str | None:
     """Use a link: its address is proven. Returns the secret of a new browser session where the link was an invitation.
     Unknown, used and old links are answered alike."""
-    async with access.redemption(db, SecretKind.ADDRESS_CODE, code, _refused) as (tx, id):
+    async with access.redemption(db, SecretKind.ADDRESS_CODE, code, _invalid_link) as (tx, id):
         before = await tenancy_store.show_code(tx, id)
         if before is None:
-            raise _refused()
+            raise _invalid_link()
         await tx.rows(queries.claim_one, before.connection_id, before.address)
         # Somebody may have been faster while this one waited.
         verification = await tenancy_store.show_code(tx, id)
         if verification is None:
-            raise _refused()
+            raise _invalid_link()
         owner = (tx.org, verification.user_account_id)
         logged_in = visitor is not None and (visitor.org_id, visitor.user_account_id) == owner
         if verification.needs_login and not logged_in:
@@ -439,10 +439,12 @@ async def verify(db: Database, code: str, visitor: Actor | None) -> str | None:
                 code="login_needed",
                 hint="Log in with `cortex member login-link`, then open the link in the mail again.",
             )
-        return await _prove(tx, verification, logged_in=logged_in)
+        return await _prove_address(tx, verification, logged_in=logged_in)
 
 
-async def _prove(tx: Transaction, verification: identities.AddressVerification, *, logged_in: bool) -> str | None:
+async def _prove_address(
+    tx: Transaction, verification: identities.AddressVerification, *, logged_in: bool
+) -> str | None:
     """``logged_in``: they are logged in as the person whose address it is. Otherwise they start anew: what others made in their name
     meanwhile, with an enrolment code, ends."""
     secret, session_id = access.new_secret(SecretKind.SESSION), new_id()
@@ -451,7 +453,7 @@ async def _prove(tx: Transaction, verification: identities.AddressVerification, 
     await tx.rows(queries.hold_access, member_id)
     person = await access.actor_for_member(tx, member_id, verification.id if verification.needs_login else session_id)
     if person is None:
-        raise _refused()
+        raise _invalid_link()
     guest = identities.displaced(await tenancy_store.claims(tx, connection_id, address), member_id)
     await prove_mapping(tx, connection_id, member_id, address, mapping_id, guest)
     await tx.rows(queries.use_codes, mapping_id)
@@ -486,7 +488,7 @@ async def prove_mapping(
     return mapping_id
 
 
-def _refused() -> Unauthenticated:
+def _invalid_link() -> Unauthenticated:
     return Unauthenticated(
         "This link does not work: it was used already, is older than 7 days, or was never one.",
         code="verify_link_invalid",
