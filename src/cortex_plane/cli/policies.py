@@ -29,8 +29,6 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 policy_app = typer.Typer(no_args_is_help=True, help="Policies: which calls are allowed, denied, or need a person.")
 
 File = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, help="YAML; - reads stdin.")]
-
-
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what would change.")]
 Merge = Annotated[bool, Option("--merge", help="Keep the policies that are not in the file.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Remove the policies that are not in the file without asking.")]
@@ -57,7 +55,7 @@ def apply_policies(
     draft = versions.PolicyFile(
         text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
     )
-    _apply(draft, lambda plane, one: plane.policies.apply(one), read_version, file, yes, as_json)
+    _apply(draft, lambda plane, draft: plane.policies.apply(draft), read_version, file, yes, as_json)
 
 
 def _apply(
@@ -185,7 +183,7 @@ def apply_platform_policies(
     draft = versions.PolicyFile(
         text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
     )
-    _apply(draft, lambda plane, one: plane.platform.apply_policies(one), read_version, file, yes, as_json)
+    _apply(draft, lambda plane, draft: plane.platform.apply_policies(draft), read_version, file, yes, as_json)
 
 
 @platform_policy_app.command("show")

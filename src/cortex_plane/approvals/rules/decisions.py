@@ -527,7 +527,9 @@ def shown_to(approval: Approval, actor: Actor) -> Approval:
     return replace(approval, may_decide=error is None, why_not=error.message if error else None)
 
 
-def record_of(row: LockedApproval, change: ApprovalChange, actor: Actor) -> tuple[list[Fact], list[SessionEvent]]:
+def job_facts_and_events(
+    row: LockedApproval, change: ApprovalChange, actor: Actor
+) -> tuple[list[Fact], list[SessionEvent]]:
     """Audit entries and events about the jobs of an approval, and about their other approvals."""
     facts: list[Fact] = []
     events: list[SessionEvent] = []

@@ -264,7 +264,7 @@ async def write_change(
 ) -> dict[str, Any] | None:  # fmt: skip
     """What becomes of an approval, its jobs and their other approvals. ``said`` is what the trail says of the approval itself.
     ``channel``: None where nobody decided."""
-    facts, events = approval_rules.record_of(row, change, actor)
+    facts, events = approval_rules.job_facts_and_events(row, change, actor)
     for sibling in change.cancelled:
         payload = {"because_of": str(row.approval.id)}
         entries.append({"approval": str(sibling.id), "type": "cancelled", "payload": payload})

@@ -177,7 +177,7 @@ def judge_edited(
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=context.read_only, risk=Risk(approval.risk),
         declares_risk=context.declares_risk,
     )  # fmt: skip
-    ruling = gates.look(gate_call(call, seen_before=True), whatever_arguments=False) if gates is not None else None
+    ruling = gates.look(gate_call(call, seen_before=True), any_arguments=False) if gates is not None else None
     answers = (judge_call(policies, context, call, rows, read_only=call.read_only, ruling=ruling) for rows in requests)
     return [CallVerdict(answer=answer, ruling=ruling) for answer in answers]
 

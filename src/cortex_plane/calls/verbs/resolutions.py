@@ -313,7 +313,7 @@ async def _give_answers(
         )
     which = gates.answer_target(draft.gate, draft.call)
     if which.gate is None:
-        receipt = _passed_before(gates, draft)
+        receipt = _earlier_pass(gates, draft)
         if receipt is None:
             raise Conflict(
                 which.error,
@@ -325,7 +325,7 @@ async def _give_answers(
         raise NotChecked(which)
     shut_gate, waiting = gates.state.ended, len(gates.state.open)
     seen = gates.record_answer(which, draft.answers, faults.get(which.gate.key, {}))
-    await _write(db, actor, context, gates, shut_gate)
+    await _write_answers(db, actor, context, gates, shut_gate)
     # Whatever waits still takes answers; the same gate for another call does not count.
     return _answers_receipt(gates, seen, shut=not seen.valid and len(gates.state.open) < waiting)
 
@@ -345,7 +345,7 @@ async def agent_context(
         ) from None
 
 
-def _passed_before(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | None:
+def _earlier_pass(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | None:
     """Whoever repeats an answer that was accepted hears the same again."""
     for gate in gates.atlases.named(draft.gate):
         passes = [entry for entry in gates.state.passes if entry.gate == gate.key]
@@ -357,7 +357,9 @@ def _passed_before(gates: GateSession, draft: AnswerDraft) -> AnswerReceipt | No
     return None
 
 
-async def _write(db: Database, actor: Actor, context: CallContext, gates: GateSession, before: Shut | None) -> None:
+async def _write_answers(
+    db: Database, actor: Actor, context: CallContext, gates: GateSession, before: Shut | None
+) -> None:
     """Where a gate of the session is shut by it, nothing can happen there any more: its job fails, with the reason."""
     over = gates.state.ended if before is None else None
     async with db.transaction(actor.org_id) as tx:

@@ -433,7 +433,7 @@ def expression(pattern: str, *, case_sensitive: bool = True) -> Any:
         ) from None
 
 
-_ORDER = tuple(AtlasPolicyType)
+_POLICY_ORDER = tuple(AtlasPolicyType)
 
 
 def rules_of(atlas: Atlas, action: str | None, capability: str | None) -> AtlasRules:
@@ -441,15 +441,15 @@ def rules_of(atlas: Atlas, action: str | None, capability: str | None) -> AtlasR
     if (action is None) == (capability is None):
         raise InvalidInput("Ask about an `action` or about a `capability`.", hint="Name exactly one of the two.")
     if capability is not None:
-        capabilities = [each for each in atlas.capabilities if each.capability_id == capability]
+        capabilities = [item for item in atlas.capabilities if item.capability_id == capability]
         if not capabilities:
-            names = ", ".join(each.capability_id for each in atlas.capabilities[:20]) or "none"
+            names = ", ".join(item.capability_id for item in atlas.capabilities[:20]) or "none"
             raise InvalidInput(
                 f"The atlas has no capability `{capability[:100]}`.", field="capability", hint=f"It has {names}."
             )
     else:
-        capabilities = [each for each in atlas.capabilities if _matches(each.actions, action)]
-    ids = {each.capability_id for each in capabilities}
+        capabilities = [item for item in atlas.capabilities if _matches(item.actions, action)]
+    ids = {item.capability_id for item in capabilities}
     gates = [
         GateRule(gate=gate.gate_id, name=gate.name, mode=gate.mode, trigger=gate.trigger.type, priority=gate.priority,
                  audience=gate.audience, min_tier=gate.trigger.min_tier, relations=relations,
@@ -460,8 +460,8 @@ def rules_of(atlas: Atlas, action: str | None, capability: str | None) -> AtlasR
     policies = [policy for policy in atlas.policies if action is not None and _matches(policy.actions, action)]
     return AtlasRules(
         atlas_id=atlas.atlas_id, version=atlas.version, action=action, capability=capability, gates=gates,
-        capabilities=capabilities, policies=sorted(policies, key=lambda each: _ORDER.index(each.type)),
-        declared=next((each for each in atlas.actions if each.action_id == action), None),
+        capabilities=capabilities, policies=sorted(policies, key=lambda policy: _POLICY_ORDER.index(policy.type)),
+        declared=next((item for item in atlas.actions if item.action_id == action), None),
     )  # fmt: skip
 
 

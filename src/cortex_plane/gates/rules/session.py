@@ -194,9 +194,9 @@ class GateSession:
             self.add(None, ruling.traces)
         return self.unloaded(call) or replace(ruling, state=self.state, traces=())
 
-    def look(self, call: gate_model.GatedCall, *, whatever_arguments: bool = True) -> gate_model.Ruling:
-        """Whether an action, or exactly this call, would be allowed; nothing is recorded."""
-        return self.unloaded(call) or judge(self.atlases, self.state, call, self.now(), looking=whatever_arguments)
+    def look(self, call: gate_model.GatedCall, *, any_arguments: bool = True) -> gate_model.Ruling:
+        """Whether an action with any arguments, or exactly this call, would be allowed. Nothing is recorded."""
+        return self.unloaded(call) or judge(self.atlases, self.state, call, self.now(), looking=any_arguments)
 
     def unloaded(self, call: gate_model.GatedCall) -> gate_model.Ruling | None:
         """A blocking gate whose trigger cannot run in this process stays shut."""

@@ -323,10 +323,10 @@ class AnswerCallbacks:
             address="",
             member="",
         )
-        return _fault(await self._channel.ask(target, new_id(), row.now, "gate.answer", data))
+        return _validator_fault(await self._channel.ask(target, new_id(), row.now, "gate.answer", data))
 
 
-def _fault(body: bytes) -> str | None:
+def _validator_fault(body: bytes) -> str | None:
     """Of `{"valid": true}` or `{"valid": false, "reason": "…"}`. Everything else is no answer."""
     try:
         reply = orjson.loads(body)

@@ -315,8 +315,7 @@ async def apply_platform_policies(db: Database, actor: Actor, file: versions.Pol
             # Whoever holds a platform key is nobody in the other orgs.
             platform = replace(actor, kind=ActorKind.PLATFORM, user_account_id=None)
             fact = Fact.of(
-                platform, "platform_policy_applied", version=version, digest=hashlib.sha256(text.encode()).hexdigest(), rows=len(rows),
-                added=diff.added,
+                platform, "platform_policy_applied", version=version, digest=digest_of(text), rows=len(rows), added=diff.added,
                 removed=diff.removed, changed=diff.changed, note=file.note,
             )  # fmt: skip
             await proof_store.append_to_every_org(tx, fact)
@@ -331,7 +330,7 @@ async def get_platform_policies(tx: Transaction, _: Actor) -> versions.PlatformP
     return versions.PlatformPolicies(version=version, rows=await policies_store.platform_rows(tx))
 
 
-BATCH = 100
+CALLS_AT_ONCE = 100
 
 
 async def simulate_rows(
@@ -339,10 +338,10 @@ async def simulate_rows(
     within_seconds: int | None = None,
 ) -> versions.Simulation:  # fmt: skip
     """In a snapshot: calls, people and policies are those of one moment. The last week, where no span is named."""
-    since, until = await _span(tx, since, until, within_seconds)
+    since, until = await _time_span(tx, since, until, within_seconds)
     before = await current_policies(tx)
-    replay = PolicyReplay(before, await _proposed(tx, before.version, rows))
-    is_cut = await _look(tx, replay, since, until, limit)
+    replay = PolicyReplay(before, await _compile_proposed(tx, before.version, rows))
+    is_cut = await _replay_calls(tx, replay, since, until, limit)
     groups = await asyncio.to_thread(replay.groups)
     return versions.Simulation(
         version=before.version,
@@ -359,7 +358,7 @@ async def simulate_rows(
     )
 
 
-async def _span(
+async def _time_span(
     tx: Transaction, since: datetime | None, until: datetime | None, within_seconds: int | None
 ) -> tuple[datetime, datetime]:
     until = until or await tx.value(queries.simulation_start)
@@ -372,7 +371,7 @@ async def _span(
     return since, until
 
 
-async def _proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow]) -> CompiledPolicies:
+async def _compile_proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow]) -> CompiledPolicies:
     """As they would hold with the platform's rows of now."""
     org_version, _, platform_version = version.partition(".")
     name = f"{int(org_version) + 1}.{platform_version}"
@@ -380,10 +379,10 @@ async def _proposed(tx: Transaction, version: str, rows: list[versions.PlacedRow
     return await asyncio.to_thread(lambda: CompiledPolicies(versions.policy_set(name, rows, platform)))
 
 
-async def _look(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
-    """Whether there are more calls than may be looked at. Conditions take time: they run beside everything else."""
+async def _replay_calls(tx: Transaction, replay: PolicyReplay, since: datetime, until: datetime, limit: int) -> bool:
+    """Whether there are more calls than ``limit``. Evaluating conditions takes time: in a thread."""
     remaining = limit
-    async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, BATCH)) as batches:
+    async with aclosing(policies_store.list_past_calls(tx, since, until, limit + 1, CALLS_AT_ONCE)) as batches:
         async for calls in batches:
             await asyncio.to_thread(replay.look_at, calls[: max(0, remaining)])
             remaining -= len(calls)

@@ -361,26 +361,26 @@ class RootPlace(Protocol):
 
 log = structlog.get_logger()
 
-AT_ONCE = 100
-"""Roots of one org in one look: what is left over comes with the next one."""
+ROOTS_AT_ONCE = 100
+"""Roots of an org that one run copies to a place; the next run copies the rest."""
 
-_places: Sequence[RootPlace] = ()
+_root_places: Sequence[RootPlace] = ()
 
 
 @contextlib.contextmanager
 def copied_to(places: Sequence[RootPlace]) -> Iterator[None]:
     """Copy roots to these places for as long as the block runs."""
-    global _places
-    before, _places = _places, places
+    global _root_places
+    before, _root_places = _root_places, places
     try:
         yield
     finally:
-        _places = before
+        _root_places = before
 
 
 async def copy_roots(db: Database, org_id: UUID) -> None:
     """Everything that a place does not have yet. A place that fails is logged: the root itself is made."""
-    for place in _places:
+    for place in _root_places:
         try:
             await _copy_to(place, db, org_id)
         except Exception as error:
@@ -389,7 +389,7 @@ async def copy_roots(db: Database, org_id: UUID) -> None:
 
 async def copy_all_roots(db: Database) -> None:
     """The roots of every org, where a process ended between its commit and the copy."""
-    if not _places:
+    if not _root_places:
         return
     async for org in every_org(db):
         await copy_roots(db, org.id)
@@ -402,7 +402,7 @@ async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
             rows = await tx.rows(queries.newest_root)
         else:
             has_hash = last is not None and last.hash is not None
-            rows = await tx.rows(queries.roots_above, (last.seq - has_hash) if last else 0, AT_ONCE + has_hash)
+            rows = await tx.rows(queries.roots_above, (last.seq - has_hash) if last else 0, ROOTS_AT_ONCE + has_hash)
     roots = [RootCopy(**row) for row in rows]
     if last is not None and last.hash is not None:
         # The place keeps what it has: whoever verifies compares it with the roots that are here now.
@@ -414,11 +414,11 @@ async def _copy_to(place: RootPlace, db: Database, org_id: UUID) -> None:
         await place.add(roots)
 
 
-EVERY_SECONDS = 3600.0
+SECONDS_BETWEEN_ROOTS = 3600.0
 ORGS_AT_ONCE = 200
 CHAINS_AT_ONCE = 10_000
 """A root covers no more than that; what is left over is the next one's, which follows at once."""
-NEWEST = 2**62
+NEWEST_ROOT = 2**62
 
 _compared_orgs: set[UUID] = set()
 """Orgs of which this process has compared every chain once. A database that was restored elsewhere counts its transactions
@@ -428,7 +428,7 @@ anew; whoever restores one starts its processes anew too."""
 async def keep_roots(db: Database) -> None:
     """Make the roots that are due. Any number of schedulers may do this at once, as often as they like."""
     after = NOBODY
-    while rows := await db.call("find_unrooted", None, EVERY_SECONDS, after, ORGS_AT_ONCE):
+    while rows := await db.call("find_unrooted", None, SECONDS_BETWEEN_ROOTS, after, ORGS_AT_ONCE):
         for org_id in (row["org_id"] for row in rows):
             try:
                 await make_root(db, org_id)
@@ -487,14 +487,16 @@ async def make_root_now(db: Database, actor: Actor) -> RootMade:
     count = await make_root(db, actor.org_id)
     async with db.transaction(actor.org_id) as tx:
         # An org has a chain from its first moment on, so there is one.
-        (newest,) = await tx.rows(queries.list_roots, NEWEST, 1)
+        (newest,) = await tx.rows(queries.list_roots, NEWEST_ROOT, 1)
     return RootMade(made=count > 0, root=_audit_root(newest))
 
 
 @transaction_verb(Permission.AUDIT_READ)
 async def list_roots(tx: Transaction, _: Actor, below: int | None, limit: int) -> list[AuditRoot]:
     """Newest first."""
-    return [_audit_root(row) for row in await tx.rows(queries.list_roots, NEWEST if below is None else below, limit)]
+    return [
+        _audit_root(row) for row in await tx.rows(queries.list_roots, NEWEST_ROOT if below is None else below, limit)
+    ]
 
 
 def _audit_root(row: Row) -> AuditRoot:
