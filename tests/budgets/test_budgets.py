@@ -62,7 +62,7 @@ def test_python_work_stays_within_its_budget(measured: Measured) -> None:
 
 @pytest.mark.proves("D.410")
 @pytest.mark.parametrize(("operation", "most"), MOST_FILES.items())
-def test_whoever_reads_an_operation_opens_few_files(measured: Measured, operation: str, most: int) -> None:
+def test_operations_pass_few_files(measured: Measured, operation: str, most: int) -> None:
     files = measured[operation]["files"]
     assert "cortex_plane/db/pool.py" in files
     assert len(files) <= most, files

@@ -370,7 +370,7 @@ async def _approve_when_told(world: World, id: UUID, out: io.StringIO) -> UUID:
 
 
 @pytest.mark.proves("D.338")
-def test_an_agent_of_the_release_before_says_what_to_declare(live: Live, urls: Urls) -> None:
+def test_agent_of_the_previous_release_says_what_to_declare(live: Live, urls: Urls) -> None:
     async def from_before() -> None:
         await make_coded(live.world)
         admin = await asyncpg.connect(urls.admin)

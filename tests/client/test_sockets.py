@@ -124,7 +124,7 @@ async def test_a_connection_that_cannot_be_kept_is_not_used_again(pieces: list[b
         ([b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok"], httpx.DecodingError),
     ],
 )  # fmt: skip
-async def test_what_is_no_whole_answer_is_an_error_and_ends_the_connection(
+async def test_incomplete_answer_is_an_error_and_ends_the_connection(
     pieces: list[bytes], error: type[Exception]
 ) -> None:
     async with listening(pieces, [OK]) as (listener, transport):
@@ -175,7 +175,7 @@ async def test_requests_wait_while_too_many_are_under_way(monkeypatch: pytest.Mo
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
-async def test_nobody_answers() -> None:
+async def test_refused_connection_is_an_error() -> None:
     async with listening() as (_, transport):
         pass
     with pytest.raises(httpx.ConnectError):

@@ -1,4 +1,4 @@
-"""Reads that many callers share: nobody gets an answer that was read before they asked."""
+"""Shared reads: no caller gets an answer that was read before they asked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def ask(shared: SharedReads[str, int], source: Source, key: str = "a") -> 
     return task
 
 
-async def test_those_who_ask_during_a_read_share_the_next_one(source: Source) -> None:
+async def test_callers_during_a_read_share_the_next_one(source: Source) -> None:
     shared = SharedReads[str, int]()
     first = await ask(shared, source)
     others = [await ask(shared, source) for _ in range(3)]
@@ -69,7 +69,7 @@ async def test_other_keys_do_not_wait(source: Source) -> None:
         read.set_result(None)
 
 
-async def test_an_error_is_everybodys_and_the_next_one_reads_again(source: Source) -> None:
+async def test_error_reaches_all_callers_and_the_next_one_reads_again(source: Source) -> None:
     shared = SharedReads[str, int]()
     first = await ask(shared, source)
     others = [await ask(shared, source) for _ in range(2)]
@@ -85,7 +85,7 @@ async def test_an_error_is_everybodys_and_the_next_one_reads_again(source: Sourc
     assert last.result() == 3
 
 
-async def test_whoever_stops_waiting_cancels_nobody_else(source: Source) -> None:
+async def test_cancelled_caller_cancels_no_other(source: Source) -> None:
     shared = SharedReads[str, int]()
     first = await ask(shared, source)
     leaving, staying = await ask(shared, source), await ask(shared, source)

@@ -114,7 +114,7 @@ async def test_a_pause_is_pending_until_it_holds_and_is_told_once(http: httpx.As
 
 
 @pytest.mark.proves("S4.200")
-async def test_a_pause_is_that_of_whoever_asked_first(http: httpx.AsyncClient, world: World) -> None:
+async def test_events_of_two_pauses_name_the_first(http: httpx.AsyncClient, world: World) -> None:
     gate = Gate()
     job = await submit(world, await make_agent(world, [turn(call("act"))]))
     session = (await read(http, world, f"jobs/{job}"))["session_id"]

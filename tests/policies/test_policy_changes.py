@@ -179,7 +179,7 @@ async def decide_over_http(
 
 
 @pytest.mark.proves("D.803")
-async def test_what_can_not_be_approved_any_more_is_proposed_anew(http: httpx.AsyncClient, careful: World) -> None:
+async def test_change_that_can_no_longer_be_approved_is_proposed_again(http: httpx.AsyncClient, careful: World) -> None:
     """The file says the same, and a name in it stands for somebody else: the request that waits is over, and another asks."""
     stella = await careful.person(Role.STEWARD, name="Stella")
     vera = await careful.person(Role.APPROVER, name="Vera")
@@ -204,7 +204,7 @@ async def test_what_can_not_be_approved_any_more_is_proposed_anew(http: httpx.As
 
 @pytest.mark.parametrize("how", ["denied", "expired", "cancelled"])
 @pytest.mark.proves("D.803")
-async def test_what_was_turned_down_may_be_proposed_again(
+async def test_denied_change_may_be_proposed_again(
     http: httpx.AsyncClient, careful: World, admin: asyncpg.Connection, how: str
 ) -> None:
     stella = await careful.person(Role.STEWARD, name="Stella")
@@ -222,7 +222,7 @@ async def test_what_was_turned_down_may_be_proposed_again(
 
 
 @pytest.mark.proves("D.803")
-async def test_nothing_waits_for_somebody_who_is_gone(http: httpx.AsyncClient, careful: World) -> None:
+async def test_change_whose_decider_left_waits_for_the_next_one(http: httpx.AsyncClient, careful: World) -> None:
     bob = await careful.person(Role.STEWARD, name="Bob")
     first = await propose(http, careful.admin, NO_MAIL)
     assert first["deciders"] == ["Bob"]

@@ -42,7 +42,7 @@ policies:
 
 
 @pytest.mark.proves("D.806")
-async def test_whoever_decides_reads_it_on_api_page_and_mail(
+async def test_approver_reads_it_on_api_page_and_mail(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:
     await apply_policies(world.db, world.admin.actor, ASKS)
@@ -137,7 +137,7 @@ async def test_policies_of_the_platform_have_it_too(http: httpx.AsyncClient, wor
         ('" "', "line 3: `reason` must be a text with something in it."),
     ],
 )
-def test_what_people_could_not_read_is_refused_with_its_line(reason: str, fault: str) -> None:
+def test_unreadable_reason_is_refused_with_its_line(reason: str, fault: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         files.read(f"policies:\n- {{name: a, target: b, effect: deny,\n   reason: {reason}}}\n")
     assert fault in refused.value.message

@@ -226,7 +226,7 @@ async def test_a_session_ends_where_the_try_that_asked_for_it_succeeds(http: htt
 
 
 @pytest.mark.proves("S2.201")
-async def test_whatever_reason_a_tool_names_is_kept_as_text(http: httpx.AsyncClient, world: World) -> None:
+async def test_end_reason_of_a_tool_is_stored_as_text(http: httpx.AsyncClient, world: World) -> None:
     app = App("tests")
 
     @app.tool()

@@ -283,7 +283,7 @@ async def test_a_decision_on_a_corrupt_job_says_what_happened(
 
 
 @pytest.mark.proves("S1.203")
-async def test_every_door_says_that_the_checkpoint_is_corrupt(
+async def test_every_surface_reports_a_corrupt_checkpoint(
     strict: World, http: httpx.AsyncClient, admin: asyncpg.Connection
 ) -> None:
     async def over(door: str, asked: Approval) -> str:

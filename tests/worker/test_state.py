@@ -664,7 +664,7 @@ async def test_what_is_recorded_when_the_plane_fails_is_written_before_the_job_i
 
 
 @pytest.mark.proves("S1.240")
-async def test_what_grew_too_large_ends_with_its_job_once(
+async def test_checkpoint_that_grew_too_large_fails_the_job_once(
     world: World, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even the checkpoint without the new state fits: the one that was written last stays, and outcomes are kept."""
