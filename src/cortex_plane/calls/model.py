@@ -143,7 +143,7 @@ class Ending:
     """How an external session ends: with a result, or with an error."""
 
     result: JsonObject | None = None
-    """What the session came to."""
+    """The result of the session."""
     error: Note | None = None
 
 
@@ -422,7 +422,7 @@ class Whom(StrEnum):
 
 
 class ResolutionDecision(StrEnum):
-    """What an agent may do of what it asked about."""
+    """Whether an agent may do what it asked about."""
 
     ALLOW = "allow"
     DENY = "deny"

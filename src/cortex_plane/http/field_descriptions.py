@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FIELDS: Mapping[str, str] = {
-    "active": "Leave out what is revoked, over or used up.",
+    "active": "Only those that are not revoked, expired or used up.",
     "actor_member_id": "The id of the member who did it; null where no member did.",
     "agent": "The slug of the agent.",
     "agent_version": "The number of the agent's version that it runs with.",
@@ -17,11 +17,11 @@ FIELDS: Mapping[str, str] = {
     "attempt": "Which attempt this is, counted from 1.",
     "cache_read_tokens": "Prompt tokens that the provider read from its cache.",
     "cache_write_tokens": "Prompt tokens that the provider wrote into its cache.",
-    "changed": "False: it was so before, and nothing changed.",
+    "changed": "False if it was so before, and nothing changed.",
     "channel": "The channel that it came through.",
     "channel_permissions": "The channels on which the agent may be reached; empty means all.",
     "channel_type": "The kind of channel, such as `email` or `webhook`.",
-    "clearance": "A number from 0 to 1000. Whoever decides needs at least what the policy demands.",
+    "clearance": "A number from 0 to 1000. An approver needs at least what the policy demands.",
     "code": "The one-time code.",
     "completion_tokens": "Tokens that the model answered.",
     "confirmed_by": "Who confirmed it.",
@@ -48,7 +48,7 @@ FIELDS: Mapping[str, str] = {
     "granted_by_id": "The id of the member who granted it.",
     "hash": "SHA-256 in hex, which the next one includes.",
     "hint": "What to do next.",
-    "holding": "Leave out what was revoked or replaced.",
+    "holding": "Only those that are not revoked or replaced.",
     "id": "Its id, which never changes.",
     "input_hash": "SHA-256 of the canonical arguments, in hex.",
     "items": "The entries of this page.",
@@ -63,7 +63,7 @@ FIELDS: Mapping[str, str] = {
     "model_config": "The model and its settings.",
     "name": "Its name.",
     "note": "A note for the audit trail.",
-    "only_open": "Leave out what is over or cancelled.",
+    "only_open": "Only those that are not over or cancelled.",
     "payload": "The data that goes with it, as JSON.",
     "platform": "Whether it is a platform key, which acts in every org.",
     "policy_version": "The version of the policies that decided.",
@@ -71,7 +71,7 @@ FIELDS: Mapping[str, str] = {
     "published_by": "Who published it.",
     "read_only": "Whether the call changes nothing.",
     "reason": "Why, in the words of whoever did it.",
-    "required_clearance": "The clearance that whoever decides needs.",
+    "required_clearance": "The clearance that an approver needs.",
     "resource_limits": "What its jobs may use.",
     "result": "What the call returned.",
     "retired_at": "When it was retired; null while it is in use.",
@@ -86,7 +86,7 @@ FIELDS: Mapping[str, str] = {
     "seconds": "How long it took, in seconds.",
     "self_approval": "Whether the person whose message caused the job may approve.",
     "seq": "Its number in its list.",
-    "sender": "A random name of this one try; whoever repeats a request with it gets the same answer.",
+    "sender": "A random name of this try. Repeating a request with it returns the same answer.",
     "session": "The session as it is now.",
     "settled_by": "What settled a call whose outcome was uncertain; null where the call itself answered.",
     "skill_config": "Settings for the agent's code and tools.",
@@ -105,7 +105,7 @@ FIELDS: Mapping[str, str] = {
     "updated_at": "When it was changed last.",
     "url_path": "The path to open in a browser, after the address of the plane.",
     "user_account_id": "The id of the person; null where there is none.",
-    "warnings": "What looks wrong, though it was accepted.",
+    "warnings": "What was accepted but looks wrong.",
 }
 
 

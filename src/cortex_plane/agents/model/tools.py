@@ -160,7 +160,7 @@ class ToolConfirmation:
     read_only: bool
     """Whether the tool changes nothing."""
     idempotent: bool
-    """Whether it does the thing once when it is called twice with the same arguments."""
+    """Whether a second call with the same arguments has no further effect."""
     risk: Risk | None
     note: str | None
     confirmed_by: str

@@ -171,7 +171,7 @@ class Job:
     payload: dict[str, Any]
     """What it was submitted with, as JSON."""
     result: dict[str, Any] | None
-    """What it came to; null before its end."""
+    """Its result; null before its end."""
     step_index: int | None
     """The last completed step."""
     running_seconds: float
@@ -298,7 +298,7 @@ class SessionReceipt:
     settled: list[UUID] = field(default_factory=list)
     """Calls of the current steps whose outcome is known."""
     uncertain: list[UUID] = field(default_factory=list)
-    """Calls of them that may have been sent and have no outcome yet."""
+    """Calls of the current steps that may have been sent and have no outcome yet."""
     status: RuntimeStatus | None = None
     checkpoint_key: str | None = None
     """Of its open job; null where it has none, or several."""

@@ -538,7 +538,7 @@ class RequestPolicy:
     ) = None
     """A condition in CEL; left out, it matches each call of the target."""
     clearance: Clearance | None = None
-    """The clearance that whoever decides needs."""
+    """The clearance that an approver needs."""
     template: policy_model.Template | None = None
     timeout_seconds: Seconds | None = None
     """How long its approvers have."""
