@@ -16,7 +16,7 @@ from uuid import UUID
 from cortex_plane.agents.model.agents import SkillSettings
 from cortex_plane.agents.model.tools import ToolDeclaration
 from cortex_plane.calls.model import RequestedCall
-from cortex_plane.calls.rules.pipeline import gate_call, is_unseen, judge_call
+from cortex_plane.calls.rules.pipeline import gate_call, is_unseen, judge_call, verdict_reason
 from cortex_plane.gates.model.atlases import Gate
 from cortex_plane.gates.model.gates import NOTHING_YET, GatedCall, GateInput, Ruling
 from cortex_plane.gates.model.scenarios import EventKind, Scenario, ScenarioEvent, ScenarioOutcome
@@ -70,9 +70,7 @@ class BenchVerdict:
 
     @property
     def reason(self) -> str:
-        """Why gates or policies decided it; empty where they say nothing."""
-        is_gates = self.ruling is not None and self.ruling.rule == self.decision.rule
-        return (self.ruling.reason if is_gates and self.ruling is not None else self.decision.reason) or ""
+        return verdict_reason(self.decision, self.ruling)
 
     @property
     def rule(self) -> str:

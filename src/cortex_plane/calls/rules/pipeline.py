@@ -116,9 +116,7 @@ class CallVerdict:
     @property
     def reason(self) -> str:
         """Why gates or a policy refuse it, in their stewards' words; empty where they say nothing."""
-        decision = self.answer.decision
-        is_gates = self.ruling is not None and self.ruling.rule == decision.rule
-        return _because(self.ruling.reason if is_gates and self.ruling is not None else decision.reason)
+        return _because(verdict_reason(self.answer.decision, self.ruling))
 
     @property
     def is_for_people(self) -> bool:
@@ -327,6 +325,13 @@ def standing_fact(fact: Facts, call: UnsentCall, use: StandingUse) -> Fact:
     """A standing approval let this call be sent."""
     standing = str(use.standing_id)
     return call_fact(fact, "standing_used", call, standing=standing, digest=call.digest, input_hash=call.input_hash)
+
+
+def verdict_reason(decision: PolicyDecision, ruling: Ruling | None) -> str:
+    """The reason of the gates or the policy that decided, in their stewards' words; empty where they say nothing."""
+    if ruling is not None and ruling.rule == decision.rule:
+        return ruling.reason
+    return decision.reason or ""
 
 
 def _because(reason: str | None) -> str:
