@@ -47,7 +47,7 @@ Limit = Annotated[int, Option(min=1, max=10_000, help="How many at most.")]
 PAUSE = {
     "reason": str | None,
     "correlation_id": Annotated[str | None, Option(help="What the pause belongs to elsewhere; its events carry it.")],
-    "within": Annotated[int, Option(min=1, max=86_400, help="Seconds after which what is under way is cut off, where no boundary comes before.")],
+    "within": Annotated[int, Option(min=1, max=86_400, help="Seconds after which what is under way is cut off, unless a boundary comes first.")],
 }  # fmt: skip
 RESUMPTION = {
     "note": str | None,
@@ -81,9 +81,9 @@ def add_command(
     app: typer.Typer, name: str, route: Route[Any], summary: str | None = None, show: Callable[[Any], None] | None = None, /, *,
     limit: int = 50, body: Mapping[str, Any] | None = None, **filters: str,
 ) -> None:  # fmt: skip
-    """Add a command that sends the request of a route, and prints the answer, a record with ``show``. The values of the path are
-    its arguments. ``body``: its options that are fields of the body, with their types. ``filters``: those of the query, with their
-    help. `session` stands for `session_id`, `within` for `within_seconds`."""
+    """Add a command that sends the request of a route and prints the answer; ``show`` prints a record. The values of the path are its
+    arguments. ``body``: options that become fields of the body, with their types. ``filters``: options that become fields of the query,
+    with their help. `session` stands for `session_id`, `within` for `within_seconds`."""
     annotations: dict[str, Any] = {value: _plain_type(route.path_types[value]) for value in route.path_names}
     defaults: dict[str, Any] = {}
     for option, text in filters.items():

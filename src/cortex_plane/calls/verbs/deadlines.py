@@ -1,4 +1,4 @@
-"""What happens when time passes: approvals, idle conversations, and calls of which nobody knows whether they happened."""
+"""What the scheduler does at deadlines: of approvals, idle conversations, and calls of which nobody knows whether they happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads versions of atlases: what one says about an action, how a draft differs from it, and those that scenarios play."""
+"""Reads versions of atlases: what one says about an action, how a draft differs from it, and which ones scenarios run under."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals. A job whose checkpoint cannot be
-trusted fails: nothing of it is repaired; its history, the log, a metric and operators are told."""
+"""What people and programs do to a job: pause, resume, cancel, look into it, and send it signals.
+
+Also the failure of jobs whose checkpoints cannot be trusted. Nothing is repaired; the history of the job, the log, a metric and a message
+to operators say so."""
 
 from __future__ import annotations
 

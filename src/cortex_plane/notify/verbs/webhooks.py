@@ -4,7 +4,7 @@ The order of an event: who signed it, is it known, what does it want, what becam
 transactions, and a crash between them costs nothing: the work is done once by its key, and whoever sends the event again
 lets it be done, or gets the answer that was kept.
 
-The other way round, a steward's system is asked about an answer to a gate over the same connection.
+Over the same connection the plane asks a steward's system to validate answers to gates.
 """
 
 from __future__ import annotations

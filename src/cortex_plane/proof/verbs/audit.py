@@ -1,4 +1,4 @@
-"""Reading, verifying and exporting the audit trail, what rows say against it, and its signed roots with their copies."""
+"""Reads, verifies and exports the audit trail, compares rows with it, and makes and copies its signed roots."""
 
 from __future__ import annotations
 
