@@ -207,3 +207,53 @@ def test_a_client_may_be_used_in_one_event_loop_after_the_other() -> None:
 
     assert asyncio.run(use()) == b"ok"
     assert asyncio.run(use()) == b"ok"
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: b", "a\nX: b", "a\r\n\r\nGET /v1/x HTTP/1.1\r\nHost: a", "a\0b"])
+async def test_header_with_a_line_end_is_refused(value: str) -> None:
+    async with listening([OK]) as (listener, transport):
+        request = httpx.Request(
+            "POST",
+            transport._url.join("/v1/me"),
+            headers={"Idempotency-Key": value},
+            extensions={"timeout": {"read": 10}},
+        )
+        with pytest.raises(httpx.LocalProtocolError, match="line end"):
+            await transport.handle_async_request(request)
+        assert listener.requests == []
+
+
+class Lingering(asyncio.Protocol):
+    """Answers one request, with more than an answer, and waits for the client to close."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer, self.closed = answer, asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert isinstance(self.transport, asyncio.WriteTransport)
+        self.transport.write(self.answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
+
+
+@pytest.mark.parametrize("answer", [OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), OK + b"more"])
+async def test_connection_that_may_not_be_kept_is_closed(answer: bytes) -> None:
+    lingering = Lingering(answer)
+    server = await asyncio.get_running_loop().create_server(lambda: lingering, "127.0.0.1", 0)
+    transport = SocketTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert (await get(transport)).content == b"ok"
+    await asyncio.wait_for(lingering.closed.wait(), 5)
+    server.close()
+
+
+async def test_connection_of_a_closed_transport_is_closed_after_its_request() -> None:
+    async with listening([OK[:20], OK[20:]]) as (listener, transport):
+        request = asyncio.create_task(get(transport))
+        await listener.heard.wait()
+        await transport.aclose()
+        assert (await request).content == b"ok"
+        assert transport._idle == []

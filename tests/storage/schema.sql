@@ -874,7 +874,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[], overdue uuid[])
+CREATE FUNCTION public.beat(p_worker uuid, p_lease interval) RETURNS TABLE(expires_at timestamp with time zone, cancelled uuid[], overdue jsonb)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -885,7 +885,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
-  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
+  select coalesce(jsonb_object_agg(o.id, o.seconds), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
   return next;
 end
 $$;
@@ -2049,11 +2049,12 @@ CREATE FUNCTION public.find_orphans(p_limit integer) RETURNS TABLE(org_id uuid, 
   limit p_limit
 $$;
 
-CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TABLE(org_id uuid, id uuid)
+CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TABLE(org_id uuid, id uuid, seconds double precision)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  select j.org_id, j.id from job j
+  select j.org_id, j.id, extract(epoch from (j.pause ->> 'hold_by')::timestamptz - (select plane_now()))::double precision
+  from job j
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 

@@ -610,14 +610,14 @@ async def test_a_beat_renews_the_lease_and_names_what_to_stop(
 ) -> None:
     await clock.advance(timedelta(seconds=10))
     assert await jobs_store.beat_worker(db, held.worker, LEASE) == (
-        held.given.now + timedelta(seconds=10) + LEASE, [], [],
+        held.given.now + timedelta(seconds=10) + LEASE, [], {},
     )  # fmt: skip
     await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation())
     beaten = await jobs_store.beat_worker(db, held.worker, LEASE)
     assert beaten is not None
     assert beaten[1] == [held.given.job_id]
     other = await make_worker(db)
-    assert await jobs_store.beat_worker(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [], [])
+    assert await jobs_store.beat_worker(db, other, LEASE) == (held.given.now + timedelta(seconds=10) + LEASE, [], {})
 
 
 async def test_a_worker_can_ask_what_it_runs(db: Database, admin: asyncpg.Connection, held: Held, other: World) -> None:

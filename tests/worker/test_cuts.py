@@ -181,3 +181,34 @@ async def test_a_call_that_cleans_up_after_its_own_time_keeps_no_other_from_bein
         await until(world, job, JobStatus.COMPLETED)
     assert len(model.asked) == 2
     assert await whole(world)
+
+
+def timers(worker: JobRunner) -> list[bool]:
+    """Of each attempt: whether a cut is planned."""
+    return [attempt.lease._cut_timer is not None for attempt in worker._running.values()]
+
+
+@pytest.mark.proves("S4.201")
+async def test_a_call_goes_on_until_its_job_should_hold(http: httpx.AsyncClient, world: World) -> None:
+    """With a long lease the heartbeat before the deadline comes early, and the hold may be lifted until then."""
+    gate = Gate()
+    app = App("tests")
+
+    @app.tool(on_uncertain="ask_human")
+    async def act() -> str:
+        await gate.passed()
+        return "acted"
+
+    job = await submit(world, await make_agent(world, [turn(call("act")), turn(text="done")]))
+    async with working(world.db, app, settings=FAST, adoption_seconds=60) as worker:
+        await asyncio.wait_for(gate.entered.wait(), 20)
+        (attempt,) = worker._running.values()
+        await send(http, world, f"jobs/{job}/pause", within_seconds=10)
+        await worker._beat()
+        assert timers(worker) == [True]
+        assert not attempt.lease.is_overdue
+        await send(http, world, f"jobs/{job}/resume")
+        await worker._beat()
+        assert timers(worker) == [False]
+        gate.opened.set()
+        await until(world, job, JobStatus.COMPLETED)

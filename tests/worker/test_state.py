@@ -674,6 +674,7 @@ async def test_checkpoint_that_grew_too_large_fails_the_job_once(
     async def act(ctx: ToolContext) -> str:
         """Acts, and from then on no checkpoint is small enough."""
         ctx.state.set("x", "x")
+        ctx.end_session("done")
         monkeypatch.setattr(checkpoints, "MAX_BYTES", 10)
         return "acted"
 
@@ -689,3 +690,4 @@ async def test_checkpoint_that_grew_too_large_fails_the_job_once(
     rows = await admin.fetch("select status, result from tool_call where job_id = $1", job)
     assert [tuple(row) for row in rows] == [("completed", '"acted"')]
     assert await state_of(world, job) == {}
+    assert await admin.fetchval("select end_reason from session") == "done", "the outcome that asked for it is kept"

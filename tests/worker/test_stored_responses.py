@@ -10,7 +10,14 @@ import asyncpg
 import orjson
 import pytest
 
-from cortex_plane.agents.model.completions import AssistantTurn, ModelRequest, Response, TextChunk
+from cortex_plane.agents.model.completions import (
+    AssistantTurn,
+    CallRequest,
+    ModelRequest,
+    ModelUsage,
+    Response,
+    TextChunk,
+)
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.models.backends import Backends, ScriptedModel
@@ -106,3 +113,33 @@ async def test_a_response_whose_calls_were_not_sent_keeps_their_arguments(
     assert stored == [[{"n": 1}], []]
     assert model.arguments[-1] == [{"n": 1}]
     assert await row_arguments(admin, job) == [{"n": 1}]
+
+
+async def test_arguments_too_deep_for_the_response_fail_the_job_at_once(
+    world: World, admin: asyncpg.Connection
+) -> None:
+    """They would fit a row of their own; the response, three levels above them, is written with another call."""
+    deep: Any = "x"
+    for _ in range(62):
+        deep = [deep]
+    app = app_that()
+
+    @app.tool(on_uncertain="retry_with_key")
+    async def nest(value: Any) -> str:
+        return "nested"
+
+    class DeepModel:
+        async def stream(self, _request: ModelRequest) -> AsyncIterator[TextChunk | Response]:
+            calls = (
+                CallRequest(id="1", name="act", arguments={"n": 1}),
+                CallRequest(id="2", name="nest", arguments={"value": deep}),
+            )
+            yield Response(text=None, calls=calls, usage=ModelUsage(prompt_tokens=1, completion_tokens=1))
+
+    job = await submit(world, await make_agent(world, [], model="deep"))
+    async with working(world.db, app, backends=Backends({"deep": DeepModel()})):
+        end = await ended(world, job)
+    assert end.status is JobStatus.FAILED
+    assert "The model's response cannot be stored" in (end.error_message or "")
+    assert end.retry_count == 0
+    assert await row_arguments(admin, job) == []

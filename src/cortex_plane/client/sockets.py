@@ -7,6 +7,7 @@ work than the requests themselves.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ MAX_CONNECTIONS = 100
 IDLE_SECONDS = 5.0
 """A connection that was idle for longer is not used again: the server may be about to close it."""
 MAX_HEAD_BYTES = 64 * 1024
+_LINE_END = re.compile(rb"[\r\n\0]")
 _NEXT_ADDRESS_SECONDS = 0.25
 """After this time the next address of a host name is tried in parallel (RFC 8305)."""
 
@@ -29,6 +31,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         self._idle: list[_Connection] = []
         """The most recently used one is the last."""
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._is_closed = False
         self._options: dict[str, Any] | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -44,13 +47,16 @@ class SocketTransport(httpx.AsyncBaseTransport):
             except BaseException:
                 connection.abort()
                 raise
-            if connection.keep:
+            if connection.keep and not self._is_closed:
                 self._idle.append(connection)
+            else:
+                connection.abort()
             return answer
         finally:
             self._places.release()
 
     async def aclose(self) -> None:
+        self._is_closed = True
         while self._idle:
             self._idle.pop().abort()
 
@@ -99,7 +105,11 @@ def _tls_context() -> Any:
 
 def _head_of(request: httpx.Request) -> bytes:
     lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    lines += (b"%s: %s" % header for header in request.headers.raw)
+    for name, value in request.headers.raw:
+        if _LINE_END.search(name) or _LINE_END.search(value):
+            # What follows it would be read as further headers, or as another request.
+            raise httpx.LocalProtocolError(f"The header {name[:50]!r} contains a line end.")
+        lines.append(b"%s: %s" % (name, value))
     return b"\r\n".join([*lines, b"", b""])
 
 
@@ -142,8 +152,11 @@ class _Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         if self._is_lost or self._loop is not loop or loop.time() > self._active_at + IDLE_SECONDS:
             return False
+        socket = self._transport.get_extra_info("socket")
+        if not hasattr(select, "poll"):  # Windows
+            return not select.select([socket], [], [], 0)[0]
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        poll.register(socket, select.POLLIN)
         return not poll.poll(0)
 
     def abort(self) -> None:

@@ -8,6 +8,7 @@ key (``once``), the ``revision`` and the query parameters.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
 import math
@@ -398,7 +399,8 @@ class SharedReads(Generic[K, T]):
         answer = self._next.pop(key)
         if answer is not None:
             self._next[key] = None
-            task = asyncio.ensure_future(read())
+            # Not in the context of the caller before: its log lines name its request.
+            task = contextvars.Context().run(asyncio.ensure_future, read())
             self._tasks.add(task)
             task.add_done_callback(lambda task: self._finish(key, task, read, answer))
 

@@ -256,10 +256,15 @@ async def register_worker(
         await tx.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
 
 
-async def beat_worker(db: Database, id: UUID, lease: timedelta) -> tuple[datetime, list[UUID], list[UUID]] | None:
-    """The new end of the lease, the jobs that are cancelled, and those that should hold by now; None where the worker was forgotten."""
+async def beat_worker(
+    db: Database, id: UUID, lease: timedelta
+) -> tuple[datetime, list[UUID], dict[UUID, float]] | None:
+    """The new end of the lease, the jobs that are cancelled, and in how many seconds jobs should hold; None where the worker was forgotten."""
     rows = await db.call("beat", None, id, lease)
-    return (rows[0]["expires_at"], rows[0]["cancelled"], rows[0]["overdue"]) if rows else None
+    if not rows:
+        return None
+    overdue = {UUID(job_id): seconds for job_id, seconds in rows[0]["overdue"].items()}
+    return rows[0]["expires_at"], rows[0]["cancelled"], overdue
 
 
 async def stop_worker(db: Database, id: UUID) -> None:

@@ -22,9 +22,10 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1  # what the JSON parser gives back as a
 _EXACT = 2**53  # below it every integral float is exactly its decimal form
 
 
-def canonical(value: Any) -> bytes:
-    """Sorted keys, no spaces, UTF-8; integral floats become integers, because JSONB may give them back so."""
-    return orjson.dumps(_checked(value, "$"), option=orjson.OPT_SORT_KEYS)
+def canonical(value: Any, *, depth: int = 0) -> bytes:
+    """Sorted keys, no spaces, UTF-8; integral floats become integers, because JSONB may give them back so. ``depth``: how deep it will
+    stand in another value."""
+    return orjson.dumps(_checked(value, "$", depth), option=orjson.OPT_SORT_KEYS)
 
 
 def iso(at: datetime) -> str:
@@ -66,9 +67,9 @@ class _Unstorable(Exception):
         self.reason, self.places, self.hint = reason, [place], hint
 
 
-def _checked(value: Any, name: str) -> Any:
+def _checked(value: Any, name: str, depth: int = 0) -> Any:
     try:
-        return _normal(value, 0)
+        return _normal(value, depth)
     except _Unstorable as error:
         path = name + "".join(reversed(error.places))
         raise InvalidInput(f"`{path}` {error.reason}", field=path, hint=error.hint) from None

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -39,6 +39,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 WRITE_TRIES = 6
+CUT_LEAD_SECONDS = 0.25
+"""So long before a job should hold its calls are cut: the outcomes have to be written."""
 LAST_WRITE_SECONDS = 3.0
 """How long a cancelled attempt waits for the answer to the write that it had under way."""
 UNSURE = "nobody knows whether the last write was made"
@@ -139,6 +141,7 @@ class Lease:
         self.is_unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
         self.is_overdue = False
+        self._cut_timer: asyncio.TimerHandle | None = None
         """Somebody paused the job, and it should hold by now."""
         self.calls: set[asyncio.Timeout] = set()
         """The time limits of the calls that are under way."""
@@ -165,7 +168,8 @@ class Lease:
                 # The job ends with the state that was written last.
                 progress.active_tools = ()
                 # Raised, because the caller may hold a lock: the end of the job is written after it is released.
-                outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored)
+                end = {name: value for name, value in write.more.items() if name == "end_session"}
+                outcomes = StepWrite(outcomes=write.outcomes, results=write.results, stored=write.stored, more=end)
                 raise CheckpointTooLarge(error, outcomes) from error
             if envelope.size > checkpoints.WARN_BYTES:
                 log.warning("checkpoint is large", job_id=str(self.assignment.job_id), bytes=envelope.size)
@@ -213,6 +217,14 @@ class Lease:
             if left < seconds:
                 raise CallTimeout("was cut off, because the time of its job was over") from error
             raise
+
+    def cut_after(self, seconds: float | None, cut: Callable[[], None]) -> None:
+        """Cut what is under way, so that the job holds in so many seconds. None: nobody wants that, or not any more."""
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
+            self._cut_timer = None
+        if seconds is not None and not self.is_overdue:
+            self._cut_timer = asyncio.get_running_loop().call_later(max(0.0, seconds - CUT_LEAD_SECONDS), cut)
 
     def cut(self) -> None:
         """End the calls that are under way, because the job should hold by now."""

@@ -314,12 +314,11 @@ class JobRunner:
         if beaten is None:
             await self._register()
             return
-        cancelled, overdue = set(beaten[1]), set(beaten[2])
+        cancelled, overdue = set(beaten[1]), beaten[2]
         for attempt in (*self._running.values(), *self._ready):
             if attempt.lease.assignment.job_id in cancelled and not attempt.lease.cancel_requested:
                 attempt.interrupt()
-            if attempt.lease.assignment.job_id in overdue and not attempt.lease.is_overdue:
-                attempt.cut()
+            attempt.lease.cut_after(overdue.get(attempt.lease.assignment.job_id), attempt.cut)
 
     async def _adopt(self) -> None:
         # After an outage everybody looks dead for a moment. Whoever could not beat either lets the others beat first.

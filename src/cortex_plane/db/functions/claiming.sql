@@ -184,11 +184,14 @@ create or replace function find_cancelled(p_worker uuid) returns table (org_id u
   select j.org_id, j.id from job j where j.worker_id = p_worker and j.cancel_requested_at is not null
 $$;
 
--- Which jobs of a worker still run and should hold within p_ahead.
+-- Which jobs of a worker still run and should hold within p_ahead, and in how many seconds.
 drop function if exists find_overdue(uuid);
-create or replace function find_overdue(p_worker uuid, p_ahead interval) returns table (org_id uuid, id uuid)
+drop function if exists find_overdue(uuid, interval);
+create or replace function find_overdue(p_worker uuid, p_ahead interval)
+  returns table (org_id uuid, id uuid, seconds double precision)
   language sql volatile security definer set search_path = public, pg_temp as $$
-  select j.org_id, j.id from job j
+  select j.org_id, j.id, extract(epoch from (j.pause ->> 'hold_by')::timestamptz - (select plane_now()))::double precision
+  from job j
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 

@@ -14,9 +14,9 @@ $$;
 drop function if exists beat(uuid, interval);
 
 -- Renew the lease. Returns which jobs of this worker are cancelled, and which should hold before its next heartbeat (there are five
--- in a lease). No row at all: the worker was forgotten.
+-- in a lease), each with the seconds until then. No row at all: the worker was forgotten.
 create or replace function beat(p_worker uuid, p_lease interval)
-  returns table (expires_at timestamptz, cancelled uuid[], overdue uuid[])
+  returns table (expires_at timestamptz, cancelled uuid[], overdue jsonb)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -25,7 +25,7 @@ begin
     return;
   end if;
   select coalesce(array_agg(c.id), '{}') into cancelled from find_cancelled(p_worker) c;
-  select coalesce(array_agg(o.id), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
+  select coalesce(jsonb_object_agg(o.id, o.seconds), '{}') into overdue from find_overdue(p_worker, p_lease / 4) o;
   return next;
 end
 $$;

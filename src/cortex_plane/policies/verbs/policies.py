@@ -307,7 +307,7 @@ async def apply_platform_policies(db: Database, actor: Actor, file: versions.Pol
         before, text = versions.of_platform(await policies_store.platform_rows(tx)), file.text
         if file.merge:
             rows = versions.of_platform([placed.row for placed in versions.merge_rows(before, rows)])
-            text = write(rows)
+            text = await asyncio.to_thread(write, rows)
         diff = await asyncio.to_thread(versions.difference, before, rows)
         differs = bool(diff.added or diff.removed or diff.changed)
         if differs and not file.dry_run:

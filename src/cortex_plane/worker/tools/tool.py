@@ -123,13 +123,17 @@ class _Plain(GenerateJsonSchema):
         """A default that JSON cannot show is left out of the schema; the author need not care."""
 
 
+_DEPTH_IN_RESPONSE = 3
+"""How deep the arguments of a call stand in the response that is stored."""
+
+
 def exact_bytes(arguments: dict[str, Any] | str) -> bytes:
     """What a model sent, in its one form. Raises ``InvalidArguments``."""
     content = _decode(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(content, dict):
         raise InvalidArguments("The arguments must be a JSON object, with one key for each argument.")
     try:
-        exact = canonical(content)
+        exact = canonical(content, depth=_DEPTH_IN_RESPONSE)
     except InvalidInput as error:
         raise InvalidArguments(f"The arguments cannot be stored exactly: {error.message}") from None
     _refuse_large(len(exact))
