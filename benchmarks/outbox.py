@@ -25,8 +25,8 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.plane import CALL, KEY, Counter, Plane, counting_app
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model import Card, Outgoing, Sent
-from cortex_plane.notify.verbs.outbox import ChannelPort
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
+from cortex_plane.notify.verbs.channel_port import ChannelPort
 from cortex_plane.policies.model.versions import PolicyFile
 from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.orgs import OrgDraft

@@ -25,7 +25,7 @@ from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import deliveries
-from cortex_plane.notify.verbs.outbox import ChannelPort
+from cortex_plane.notify.verbs.channel_port import ChannelPort
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model import Card, Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent, TryAgain, Undeliverable
 from tests.channels.behaviour import Arrived, Failure
 from tests.fixtures.people import World
 

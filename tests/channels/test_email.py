@@ -15,7 +15,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
-from cortex_plane.notify.model import (
+from cortex_plane.notify.model.notifications import (
     Alert,
     Card,
     CardVote,

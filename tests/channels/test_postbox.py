@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from cortex_plane.notify.model import Card
+from cortex_plane.notify.model.notifications import Card
 from tests.channels.behaviour import ChannelSuite, Failure
 from tests.channels.postbox import Postbox, PostboxStage
 from tests.fixtures.people import World

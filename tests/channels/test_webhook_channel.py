@@ -27,7 +27,7 @@ from cortex_plane.channels.pinned_http import (
 )
 from cortex_plane.channels.webhooks import MAX_BYTES, PINGS_AT_ONCE, WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.notify.model import (
+from cortex_plane.notify.model.notifications import (
     Alert,
     Card,
     CardVote,

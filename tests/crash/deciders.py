@@ -16,7 +16,7 @@ from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
-from cortex_plane.notify.model import Card, Outgoing, Sent
+from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import frame
 from cortex_plane.worker.notifier import Notifier

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.db.database import Database
-from cortex_plane.notify.model import Card, Outgoing
+from cortex_plane.notify.model.notifications import Card, Outgoing
 from cortex_plane.policies.model.policies import OWNER_DECIDES, Approvers
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role

@@ -12,7 +12,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.channels.email import _body
 from cortex_plane.gates.verbs import atlases
-from cortex_plane.notify.model import Card
+from cortex_plane.notify.model.notifications import Card
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.notifier import Notifier

@@ -25,7 +25,7 @@ from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model import Card, Occasion, Outgoing, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, TryAgain, Undeliverable
 from cortex_plane.notify.verbs import cards, deliveries, outbox
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import scheduler_actor

@@ -20,7 +20,7 @@ import pytest
 from cortex_plane.agents.model.agents import Agent
 from cortex_plane.approvals.model.approvals import Approval, Choice
 from cortex_plane.db.database import Database
-from cortex_plane.notify.model import Card
+from cortex_plane.notify.model.notifications import Card
 from cortex_plane.proof.rules.receipts import as_file, check_file
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.orgs import Role

@@ -11,7 +11,7 @@ import pytest
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Choice
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model import Occasion, Outgoing, Undeliverable
+from cortex_plane.notify.model.notifications import Occasion, Outgoing, Undeliverable
 from cortex_plane.notify.verbs import deliveries
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import (

@@ -11,7 +11,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from cortex_plane.kernel.addresses import Allowed, check_url, url_fault
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
-from cortex_plane.notify.model import GRACE, Secrets, key_of, secret_of, sign, signed, verify
+from cortex_plane.notify.model.notifications import GRACE, Secrets, key_of, secret_of, sign, signed, verify
 from cortex_plane.tenancy.verbs.connections import new_webhook_secret
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -17,7 +17,7 @@ from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from cortex_plane.kernel.meters import Meters, metered
-from cortex_plane.notify.model import EventAnswer
+from cortex_plane.notify.model.notifications import EventAnswer
 from cortex_plane.notify.verbs import webhooks
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionChange, ConnectionDraft, MappingDraft

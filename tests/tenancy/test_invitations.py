@@ -13,7 +13,7 @@ import pytest
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, TooMany, Unauthenticated
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.notify.model import Invitation
+from cortex_plane.notify.model.notifications import Invitation
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions

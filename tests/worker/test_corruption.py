@@ -18,7 +18,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, Job, JobStatus, Pause, Re
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Meters, metered
-from cortex_plane.notify.model import Alert
+from cortex_plane.notify.model.notifications import Alert
 from cortex_plane.sessions.model.sessions import SessionDraft
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.orgs import Role

@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model import Card, Outgoing
+from cortex_plane.notify.model.notifications import Card, Outgoing
 from cortex_plane.notify.verbs import deliveries, outbox
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.model.identities import DeliveryStatus

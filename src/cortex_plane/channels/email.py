@@ -30,8 +30,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
-from cortex_plane.notify import model as notify_model
-from cortex_plane.notify.model import Alert, Card, Invitation, Occasion, Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model import notifications as notify_model
+from cortex_plane.notify.model.notifications import (
+    Alert,
+    Card,
+    Invitation,
+    Occasion,
+    Outgoing,
+    Sent,
+    TryAgain,
+    Undeliverable,
+)
 
 MAX_CONVERSATIONS = 4
 """At a time, with one server."""
@@ -317,8 +326,8 @@ def _quoted(text: str) -> str:
 
 
 def _content(outgoing: Outgoing) -> Card | Invitation | Alert:
-    if isinstance(outgoing.content, notify_model.Callback | notify_model.Notice):
-        raise Undeliverable("A mail tells people, and no programs.")
+    if not isinstance(outgoing.content, Card | Invitation | Alert):
+        raise Undeliverable("A mail carries requests, invitations and alerts, and nothing else.")
     return outgoing.content
 
 

@@ -19,7 +19,7 @@ from cortex_plane.channels.pinned_http import HttpAnswer, PinnedClient, Resolver
 from cortex_plane.kernel.addresses import Allowed, check_url
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
-from cortex_plane.notify import model as notify_model
+from cortex_plane.notify.model import notifications as notify_model
 from cortex_plane.tenancy.model.identities import CHANNEL
 
 MAX_BYTES = 20_000
@@ -31,7 +31,7 @@ _SHORTEST = 64
 _MINUTE, _HOUR = 60.0, 3600.0
 
 # These decide for anyone who holds them. A system that may decide signs its requests, and needs none of them.
-_WITHHELD: Final = frozenset({"token", "approve_url", "deny_url", "respond_url"})
+_WITHHELD: Final = frozenset({"token", "approve_url", "deny_url", "respond_url", "buttons"})
 # Fields that are useless when cut.
 _WHOLE: Final = frozenset(
     {"approval_id", "notification_id", "input_hash", "url", "recipient", "session_id", "trigger", "atlas_id"}

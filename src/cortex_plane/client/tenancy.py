@@ -10,7 +10,7 @@ from cortex_plane.approvals.model.approvals import Delegate
 from cortex_plane.approvals.model.credentials import SecretRotation, SecretRotationDraft
 from cortex_plane.client.transport import Noun
 from cortex_plane.notify import routes as notify_routes
-from cortex_plane.notify.model import Ping
+from cortex_plane.notify.model.notifications import Ping
 from cortex_plane.sessions import routes as session_routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage
 from cortex_plane.tenancy import routes

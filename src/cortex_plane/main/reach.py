@@ -21,7 +21,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
-from cortex_plane.notify.verbs.outbox import ChannelPort
+from cortex_plane.notify.verbs.channel_port import ChannelPort
 
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.kernel.routes import ListRoute, Route, filters
-from cortex_plane.notify.model import MAX_INBOUND_BYTES, EventAnswer, Ping
+from cortex_plane.notify.model.notifications import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
 TEST_CONNECTION = Route("POST /v1/connections/{connection_id}/test", Ping)

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation
-from cortex_plane.notify.model import Occasion
+from cortex_plane.notify.model.notifications import Occasion
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""

@@ -20,11 +20,12 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.notify.model import Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import deliveries, outbox
+from cortex_plane.notify.verbs.channel_port import ChannelPort
 from cortex_plane.notify.verbs.deliveries import Delivered, DeliveryRecord
-from cortex_plane.notify.verbs.outbox import ChannelPort, Prepared
+from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
 

@@ -19,7 +19,7 @@ from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.model.gates import ShownAnswer
 from cortex_plane.kernel.text import escaped_json, marked, readable_json, redact, redact_text
-from cortex_plane.notify.model import Card, CardAnswer, CardVote, Occasion
+from cortex_plane.notify.model.notifications import Card, CardAnswer, CardVote, Occasion
 
 LONGEST_ARGUMENTS = 4000
 LONGEST_TEXT = 1000

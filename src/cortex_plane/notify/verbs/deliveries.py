@@ -14,7 +14,7 @@ from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import Sent, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
 from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation, Vote
@@ -18,10 +18,20 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.text import redact
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import Alert, Callback, Card, Invitation, Notice, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Alert,
+    Callback,
+    Card,
+    Invitation,
+    Notice,
+    Outgoing,
+    Target,
+    Undeliverable,
+)
 from cortex_plane.notify.rules import SCHEDULE, ReportedState
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
+from cortex_plane.notify.verbs.channel_port import ChannelPort
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.identities import NotificationKind
 from cortex_plane.tenancy.verbs import connections
@@ -33,26 +43,6 @@ PER_LANE = 20
 LONGEST_REASON = 500
 LOOK_AGAIN = timedelta(hours=1)
 """When messages over a disabled connection are looked at again; enabling it makes them due at once."""
-
-
-class ChannelPort(Protocol):
-    """Carries messages to people. Keeps nothing between two messages that it could not do without.
-
-    Two things it may say besides. ``retry_schedule``: how many seconds to wait after each failure; without it the plane's own
-    times count. ``carries_credentials = False``: what it carries is read by others than its person, so its cards hold neither
-    links nor a token.
-    """
-
-    channel_type: str
-
-    def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
-        """Whether this card says something that the last one did not: a mail cannot be edited, and nobody wants one for
-        every vote. ``last`` is what the channel remembered of the last one."""
-        ...
-
-    async def send(self, outgoing: Outgoing) -> Sent:
-        """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,9 +35,9 @@ from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.fields import adapter, parse
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
-from cortex_plane.notify import model
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import Target, TryAgain
+from cortex_plane.notify.model import notifications as model
+from cortex_plane.notify.model.notifications import Target, TryAgain
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL

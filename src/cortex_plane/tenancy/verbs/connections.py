@@ -14,7 +14,7 @@ from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFou
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model import GRACE, SECRET_BYTES, Invitation, Secrets, secret_of
+from cortex_plane.notify.model.notifications import GRACE, SECRET_BYTES, Invitation, Secrets, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import IDLE_LIFE, WHOLE_LIFE, Actor, Permission, SecretKind, secret_digest

@@ -26,6 +26,7 @@ from cortex_plane.calls.model import Next
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import CortexError, Unauthenticated
 from cortex_plane.kernel.fields import DRAFT, ExternalId, JsonValue, Note
+from cortex_plane.notify.model.channels import Button
 from cortex_plane.policies.model.policies import Template
 
 
@@ -127,6 +128,8 @@ class Card:
     token: str | None = None
     """Decides over REST, once, as this person. None where this card does not show all that it would decide, and where only
     the dashboard may."""
+    buttons: tuple[Button, ...] = ()
+    """What this person may press on a channel with buttons. `Approve` stands here only where its message shows every argument whole."""
 
     @property
     def subject(self) -> str:
@@ -200,6 +203,18 @@ class Alert:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChatReply:
+    """What an agent said, for the chat from which its person wrote last: ``Target.address`` is that chat."""
+
+    agent: str
+    text: str
+    """Markdown of a model: untrusted."""
+    thread: str | None = None
+    is_final: bool = True
+    """False while the agent is still working: a channel may show that it is typing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a message goes, with what the channel needs to get it there."""
 
@@ -223,7 +238,7 @@ class Outgoing:
     version: int
     """What this message shows; `id` and it together are the same for every retry."""
     target: Target
-    content: Card | Invitation | Callback | Notice | Alert
+    content: Card | Invitation | Callback | Notice | Alert | ChatReply
     earlier: str | None
     """What the channel called the last message of this notification; None: there is none yet."""
     shown: Mapping[str, Any] = field(default_factory=dict)
