@@ -30,7 +30,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
-from cortex_plane.notify.model import notifications as notify_model
 from cortex_plane.notify.model.notifications import (
     Alert,
     Card,
