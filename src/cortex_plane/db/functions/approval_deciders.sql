@@ -30,7 +30,7 @@ create or replace function sponsors_of(p_org uuid, p_members uuid[], p_at timest
   select id from sponsor
 $$;
 
--- Everybody who could be the human behind a vote, the member first: also whoever set up the webhook through which it came, now or
+-- Everybody who could be the human behind a vote, the member first: also whoever set up the connection through which it came, now or
 -- before the name there was given up, and whoever could be the same human as those.
 create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamptz) returns uuid[]
   language sql stable set search_path = public, pg_temp as $$
@@ -39,9 +39,9 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, 
     union all
     select a.id
     from channel_mapping m
-    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
     cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
-    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+    where p_channel not in ('dashboard', 'api', 'email') and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
 -- The name of a cause of the call that could be the same human as whoever decides (p_behind: voters_of them), where a cause must not

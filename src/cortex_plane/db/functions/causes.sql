@@ -35,7 +35,10 @@ begin
     from job j
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
-    cross join lateral (values (m.author_id), (m.key_id)) i (identity)
+    cross join lateral (
+      select m.author_id union all select m.key_id
+      -- A message of a channel: whoever set its connection up could have made it.
+      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
@@ -61,13 +64,13 @@ begin
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
     select a.identity,
-      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
-        else 'set up the webhook through which a reason came that it has read' end, null
+      format('set up the %s through which %s came that it has read', case c.channel_type when 'webhook' then 'webhook' else 'connection' end,
+        case r.status when 'responded' then 'an answer' else 'a reason' end), null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
-    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via not in ('dashboard', 'api', 'email')
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
