@@ -182,7 +182,14 @@ async def ingest_message(
     for _ in range(TRIES):
         try:
             delivery = await sessions_store.ingest_message(
-                db, actor, connection_id, inbound, (account, mapping, session, job), facts, _mappings.get(sender), once,
+                db,
+                actor,
+                connection_id,
+                inbound,
+                (account, mapping, session, job),
+                facts,
+                _mappings.get(sender),
+                once,
                 chat_id,
             )
             break
