@@ -17,6 +17,7 @@ import orjson
 import structlog
 
 from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import Forbidden
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent, InboundItem
 from cortex_plane.notify.model.notifications import Target, Undeliverable
@@ -25,6 +26,7 @@ from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import access
 
 log = structlog.get_logger()
 
@@ -135,6 +137,22 @@ def _storable(payload: Mapping[str, Any]) -> Any:
     """The database stores no U+0000."""
     text = orjson.dumps(payload)
     return orjson.loads(text.replace(rb"\u0000", rb"\ufffd")) if rb"\u0000" in text else payload
+
+
+async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -> Actor | None:
+    """The person whose sender this is, as proven or vouched for: a member or a guest. Raises ``Forged``."""
+    if source.sender.is_bot:
+        return None
+    mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
+    return await access.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
+
+
+def unknown_person() -> Forbidden:
+    return Forbidden(
+        "I do not know who you are here. Link this account first: get a code on the dashboard under Channels, then send me"
+        " `/link CODE` in a private chat.",
+        code="sender_unknown",
+    )
 
 
 async def claim_events(db: Database, channels: Sequence[str], lanes: int) -> list[EventLane]:

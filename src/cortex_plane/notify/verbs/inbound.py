@@ -17,14 +17,11 @@ from cortex_plane.kernel.errors import CortexError, InvalidInput, Unauthenticate
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import channels as model
 from cortex_plane.notify.model.channels import InboundReply, InboundRequest
-from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import channel_events, conversations, deliveries, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.store import SealedConnection
-from cortex_plane.tenancy.verbs.frame import record
 
 log = structlog.get_logger()
 
@@ -123,15 +120,4 @@ async def handle(db: Database, event: StoredEvent) -> None:
         case model.DeliveryReport():
             await deliveries.report_undelivered(db, event.org_id, event.target.connection_id, occurrence)
         case model.ConnectionRevoked():
-            await revoke(db, event.org_id, event.target.connection_id, occurrence.reason)
-
-
-async def revoke(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
-    """Its vendor took it away: nothing is sent over it until somebody enables it again."""
-    async with db.transaction(org_id) as tx:
-        name = await tx.value(queries.disable_connection, connection_id, reason)
-        if name is None:
-            return
-        actor = scheduler_actor(org_id, connection_id, name)
-        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
-    log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)
+            await deliveries.revoke_connection(db, event.org_id, event.target.connection_id, occurrence.reason)
