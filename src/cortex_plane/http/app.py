@@ -34,6 +34,7 @@ from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 
 log = structlog.get_logger()
 
@@ -153,6 +154,7 @@ def create_api(
     app.state.callers = SharedReads[tuple[str, str | None], Actor]()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
+    app.state.channels = ServedChannels(allowed=webhooks.allowed)
     return app
 
 
