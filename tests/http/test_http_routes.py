@@ -404,7 +404,7 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),
         Example(
             "POST /v1/connections",
-            body={"channel_type": "slack", "name": "workspace", "config": {}, "secrets": {}, "agent": s.agent},
+            body={"channel_type": "x-slack", "name": "workspace", "config": {}, "secrets": {}, "agent": s.agent},
         ),
         Example(
             "POST /v1/connections",
@@ -416,6 +416,8 @@ def examples(s: Stage) -> list[Example]:
             body={"url": "https://hooks.example/cortex?v=2", "config": {}, "secrets": {}, "agent": s.agent},
         ),
         Example("POST /v1/connections/{connection_id}/rotate-secret", hook),
+        Example("POST /v1/connections/{connection_id}/check", hook),
+        Example("GET /v1/channels"),
         Example("POST /v1/connections/{connection_id}/test", hook),
         Example(
             "POST /v1/connections/{connection_id}/mappings",
