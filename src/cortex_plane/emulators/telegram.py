@@ -132,6 +132,8 @@ class TelegramEmulator:
         self._update_ids = itertools.count(500_001)
         self._arrival, self._end = asyncio.Event(), asyncio.Event()
         self._poll = 0
+        self.poller = asyncio.Event()
+        """Set while somebody waits for updates."""
         self._queue = DeliveryQueue()
         self._is_delivering = self.is_revoked = False
 
@@ -291,12 +293,14 @@ class TelegramEmulator:
         self._updates = [update for update in self._updates if update["update_id"] >= offset]
         while not self._updates and not self._end.is_set():
             self._arrival.clear()
+            self.poller.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._arrival.wait(), max(until - time.monotonic(), 0))
             if poll != self._poll:
                 raise BotApiError(409, _TWO_POLLERS)
             if time.monotonic() >= until:
                 break
+        self.poller.clear()
         return self._updates[:limit]
 
     async def _send(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
