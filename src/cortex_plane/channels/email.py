@@ -27,7 +27,8 @@ from urllib.parse import urlsplit
 import aiosmtplib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels.card_text import card_heading, one_line
 from cortex_plane.channels.mail_servers import SmtpServer, StartTls, read_sender
 from cortex_plane.kernel.text import marked, span, stamp
 from cortex_plane.notify.model.notifications import (
@@ -207,14 +208,6 @@ def _has_left(error: Exception) -> bool:
 
 MAX_SUBJECT = 140
 MAX_LINE = 78
-_HEADINGS = {
-    Occasion.REQUESTED: "Approval needed",
-    Occasion.ESCALATED: "Escalated to you",
-    Occasion.DELEGATED: "Delegated to you",
-    Occasion.REMINDED: "Reminder, approval needed",
-    Occasion.CHANGED: "Changed, approval needed",
-    Occasion.RESOLVED: "Approval needed",
-}
 _ALTERNATIVES = (("plain", "txt"), ("html", "html"))
 _ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?!\S)")
 _NOBODY_THERE = ("5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10")
@@ -336,30 +329,7 @@ def _subject(outgoing: Outgoing) -> str:
         return f"Confirm your address for {content.org}"
     if isinstance(content, Alert):
         return f"Job of {content.agent} failed: its checkpoint is corrupt"
-    return f"{_heading(outgoing, content)}: {content.subject}"
-
-
-def _heading(outgoing: Outgoing, card: Card) -> str:
-    by = f" by {card.resolved_by}" if card.resolved_by else ""
-    match card.status:
-        case ApprovalStatus.PENDING if card.kind is ApprovalKind.UNCERTAIN_EFFECT:
-            return "Reminder, did it happen?" if card.occasion is Occasion.REMINDED else "Did it happen?"
-        case ApprovalStatus.PENDING if card.is_question:
-            return "Reminder, an agent asks you" if card.occasion is Occasion.REMINDED else "An agent asks you"
-        case ApprovalStatus.PENDING if card.occasion is Occasion.ESCALATED and outgoing.earlier:
-            return "Escalated further, approval needed"
-        case ApprovalStatus.PENDING:
-            return _HEADINGS[card.occasion]
-        case status if by and (status is ApprovalStatus.RESPONDED or card.kind is ApprovalKind.UNCERTAIN_EFFECT):
-            return f"Answered{by}"
-        case status:
-            return status.value.capitalize() + by
-
-
-def one_line(text: str, limit: int) -> str:
-    """For a header: nothing in it can end the line."""
-    line = marked(" ".join(text.split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return f"{card_heading(content, is_first=not outgoing.earlier)}: {content.subject}"
 
 
 def _split(address: str) -> tuple[str, str]:
@@ -432,7 +402,7 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
     place, deadline = urlsplit(content.url), content.deadline
     return {
         "card": content,
-        "heading": _heading(outgoing, content),
+        "heading": card_heading(content, is_first=not outgoing.earlier),
         "pending": content.status is ApprovalStatus.PENDING,
         "left": None if deadline is None else span((deadline - outgoing.timestamp).total_seconds()),
         "colour": _COLOURS.get(content.risk, "#4a5360"),
