@@ -358,7 +358,7 @@ class DiscordEmulator:
             "bot": self._bot(), "bot_public": False, "bot_require_code_grant": False, "verify_key": self.public_key,
             "flags": 0, "hook": True, "rpc_origins": [], "redirect_uris": [], "team": None,
             "interactions_endpoint_url": self.endpoint, "owner": _user(self.application_id, "owner", "Owner"),
-            "approximate_guild_count": 1, "integration_types_config": {"0": {}},
+            "approximate_guild_count": 1, "approximate_user_install_count": 0, "integration_types_config": {"0": {}},
         }  # fmt: skip
 
     async def _change_application(self, request: Request) -> dict[str, Any]:

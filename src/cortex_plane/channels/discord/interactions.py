@@ -74,6 +74,8 @@ def receive(public_key: str, request: InboundRequest) -> ReceivedRequest:
         kind = payload["type"]
         if kind == PING:
             return ReceivedRequest(reply=_reply({"type": PONG}))
+        if kind not in (COMMAND, COMPONENT, FORM):
+            raise ValueError("another kind of interaction")
         item = InboundItem(event_id=str(payload["id"])[:200], payload=_essence(payload))
         if kind == COMPONENT and (form := _form(payload["data"]["custom_id"])) is not None:
             return ReceivedRequest(reply=_reply({"type": OPEN_FORM, "data": form}))
@@ -96,7 +98,9 @@ def _verify(public_key: str, request: InboundRequest) -> None:
     except (ValueError, InvalidSignature):
         is_valid = False
     if not is_valid:
-        raise Unauthenticated("The signature of this request is not Discord's, or its time is more than 15 minutes off.")
+        raise Unauthenticated(
+            "The signature of this request is not Discord's, or its time is more than 15 minutes off."
+        )
 
 
 def _reply(content: Mapping[str, Any]) -> InboundReply:
