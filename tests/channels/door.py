@@ -118,3 +118,9 @@ def outgoing(target: Target, content: Card | ChatReply, **more: Any) -> Outgoing
         "timestamp": NOW,
     }
     return Outgoing(target=target, content=content, **{**fields, **more})
+
+
+def status_in(text: str) -> str:
+    """What a message says has become of its request, in the words of its heading."""
+    heading = text.strip().split("\n")[0].lower()
+    return next((status for status in ("approved", "denied", "expired", "cancelled") if status in heading), "pending")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -514,6 +515,11 @@ def markup(message: dict[str, Any]) -> str:
         texts += [embed.get("title", ""), embed.get("description", ""), embed.get("footer", {}).get("text", "")]
         texts += [f"{field['name']}\n{field['value']}" for field in embed.get("fields", ())]
     return "\n".join(text for text in texts if text)
+
+
+def live_markup(message: dict[str, Any]) -> str:
+    """What Discord's clients would interpret: without blocks of code and escaped signs."""
+    return re.sub(r"\\[^0-9A-Za-z\s]", "", re.sub(r"```.*?```", "", markup(message), flags=re.DOTALL))
 
 
 def message_urls(message: dict[str, Any]) -> list[str]:
