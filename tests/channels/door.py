@@ -29,6 +29,7 @@ from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, O
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.policies.model.policies import Template
 from tests.emulators.vendor_server import served_on_loopback
+from tests.fixtures.people import World
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 NOTIFICATION = UUID("0190a1b2-0000-7000-8000-000000000001")
@@ -124,3 +125,9 @@ def status_in(text: str) -> str:
     """What a message says has become of its request, in the words of its heading."""
     heading = text.strip().split("\n")[0].lower()
     return next((status for status in ("approved", "denied", "expired", "cancelled") if status in heading), "pending")
+
+
+async def database_time(world: World) -> float:
+    """The plane's time, by which requests are judged; tests move it."""
+    async with world.db.transaction(world.org_id) as tx:
+        return float(await tx.value("select extract(epoch from plane_now())"))

@@ -298,7 +298,7 @@ class TestPresses:
         assert event.note == note
         assert event.data == opened.modal["custom_id"]
         await channel.answer(door.target, event, InboundAnswer(text="Only @approvers may do that.", is_problem=True))
-        assert submission.shown == ["⚠️ Only \\@approvers may do that."]
+        assert submission.shown == ["Only \\@approvers may do that."]
         assert submission.original is not None
         assert submission.original["flags"] & 64
 

@@ -207,6 +207,20 @@ class DiscordEmulator:
     async def _interact(
         self, kind: int, user: str, channel: str, data: dict[str, Any], message: dict[str, Any] | None = None
     ) -> Interaction:
+        interaction = self.begin(kind, user, channel, data, message)
+        try:
+            answer = await self._post(interaction.body)
+        except httpx.TimeoutException:
+            raise InteractionFailed(f"no response within {ANSWER_SECONDS:g} s") from None
+        if answer.status_code != 200:
+            raise InteractionFailed(f"HTTP {answer.status_code}")
+        self.respond(interaction, answer.json())
+        return interaction
+
+    def begin(
+        self, kind: int, user: str, channel: str, data: dict[str, Any], message: dict[str, Any] | None = None
+    ) -> Interaction:
+        """What somebody did, before its request is sent."""
         token = f"aW50ZXJhY3Rpb24{self.new_id()}"
         place = self.channels[channel]
         is_direct = place["type"] == _DM
@@ -226,17 +240,11 @@ class DiscordEmulator:
             payload["message"] = message
         interaction = Interaction(body=orjson.dumps(payload), payload=payload)
         self.interactions[token] = interaction
-        try:
-            answer = await self._post(interaction.body)
-        except httpx.TimeoutException:
-            raise InteractionFailed(f"no response within {ANSWER_SECONDS:g} s") from None
-        if answer.status_code != 200:
-            raise InteractionFailed(f"HTTP {answer.status_code}")
-        interaction.response = answer.json()
-        self._respond(interaction)
         return interaction
 
-    def _respond(self, interaction: Interaction) -> None:
+    def respond(self, interaction: Interaction, response: dict[str, Any]) -> None:
+        """What the application answers at first."""
+        interaction.response = response
         kind, data = interaction.response["type"], interaction.response.get("data", {})
         if kind not in _ANSWERS[interaction.payload["type"]]:
             raise InteractionFailed(
@@ -259,14 +267,17 @@ class DiscordEmulator:
     async def _post(
         self, body: bytes, *, key: Ed25519PrivateKey | None = None, url: str | None = None
     ) -> httpx.Response:
-        timestamp = str(int(time.time()))
-        signature = (key or self.key).sign(timestamp.encode() + body).hex()
-        headers = {
-            "content-type": "application/json", "user-agent": "Discord-Interactions/1.0 (+https://discord.com)",
-            "x-signature-ed25519": signature, "x-signature-timestamp": timestamp,
-        }  # fmt: skip
         async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
-            return await client.post(url or self.endpoint or "", content=body, headers=headers)
+            return await client.post(url or self.endpoint or "", content=body, headers=self.signed(body, key=key))
+
+    def signed(self, body: bytes, *, key: Ed25519PrivateKey | None = None, at: float | None = None) -> dict[str, str]:
+        """The headers of a request."""
+        timestamp = str(int(time.time() if at is None else at))
+        return {
+            "content-type": "application/json", "user-agent": "Discord-Interactions/1.0 (+https://discord.com)",
+            "x-signature-ed25519": (key or self.key).sign(timestamp.encode() + body).hex(),
+            "x-signature-timestamp": timestamp,
+        }  # fmt: skip
 
     async def _is_verified(self, url: str) -> bool:
         """Discord's check: a PING with a good signature, and one with a bad signature that must be refused."""

@@ -50,6 +50,9 @@ class VendorFaults:
         self._faults: deque[VendorFault] = deque()
 
     def add(self, fault: VendorFault, times: int = 1) -> None:
+        """Of the next requests; of none where ``times`` is 0, also of those that were meant to fail before."""
+        if times == 0:
+            self._faults.clear()
         self._faults.extend([fault] * times)
 
     async def around(self, act: Callable[[], Awaitable[Response]]) -> Response:

@@ -120,8 +120,7 @@ class DiscordChannel:
 
     async def answer(self, target: Target, event: InboundEvent, answer: InboundAnswer) -> str | None:
         to = event.answer_to
-        symbol = "⚠️ " if answer.is_problem else ""
-        first, *rest = chunks(symbol + cards.escape(answer.text), cards.MAX_TEXT) or (symbol or "Done.",)
+        first, *rest = chunks(cards.escape(answer.text), cards.MAX_TEXT) or ("Done.",)
         path = f"/webhooks/{to.get('application_id')}/{to.get('token')}"
         private = {"flags": interactions.EPHEMERAL | cards.SUPPRESS_EMBEDS}
         if to.get("deferred") == str(interactions.MESSAGE_LATER):
