@@ -402,13 +402,18 @@ def examples(s: Stage) -> list[Example]:
         Example("GET /v1/keys", query=limit),
         Example("GET /v1/keys/{key_id}", {"key_id": s.key}),
         Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),
-        Example("POST /v1/connections", body={"channel_type": "slack", "name": "workspace"}),
+        Example(
+            "POST /v1/connections",
+            body={"channel_type": "slack", "name": "workspace", "config": {}, "secrets": {}, "agent": s.agent},
+        ),
         Example(
             "POST /v1/connections",
             body={"channel_type": "webhook", "name": "chat", "url": "https://hooks.example/chat"},
         ),
         Example(
-            "PATCH /v1/connections/{connection_id}", hook, body={"url": "https://hooks.example/cortex?v=2"}
+            "PATCH /v1/connections/{connection_id}",
+            hook,
+            body={"url": "https://hooks.example/cortex?v=2", "config": {}, "secrets": {}, "agent": s.agent},
         ),
         Example("POST /v1/connections/{connection_id}/rotate-secret", hook),
         Example("POST /v1/connections/{connection_id}/test", hook),

@@ -29,7 +29,7 @@ from cortex_plane.notify.model.notifications import Card, Occasion, Outgoing, Tr
 from cortex_plane.notify.verbs import cards, deliveries, outbox
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import scheduler_actor
-from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.identities import KNOWN_CHANNELS, ConnectionChange, Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange, Role
 from cortex_plane.tenancy.verbs import connections, orgs
 from cortex_plane.worker.notifier import Notifier
@@ -108,7 +108,7 @@ async def test_everybody_who_may_decide_is_told_on_every_address_that_they_prove
     await person(strict, admin, mail, "Bea")
     await person(strict, admin, mail, "Op", Role.OPERATOR)
     await person(strict, admin, None, "Silent")
-    chat = await connect(strict, "slack", "chat")
+    chat = await connect(strict, "web", "chat")
     await link(admin, strict, chat, ann, "U1")
     off = await connect(strict, "email", "off")
     await link(admin, strict, off, ann, "ann@off.example")
@@ -636,3 +636,8 @@ async def test_two_calls_that_ask_at_once_are_two_messages(strict: World, admin:
     box = Postbox()
     await drain(notifier(strict, box))
     assert len({each.id for each in box.received}) == 2
+
+
+async def test_the_database_and_the_code_know_the_same_channels(admin: asyncpg.Connection) -> None:
+    assert await admin.fetchval("select deliverable_channels()") == list(KNOWN_CHANNELS)
+    assert set(KNOWN_CHANNELS) == {channel.value for channel in Channel if channel.is_connected}

@@ -26,6 +26,7 @@ from cortex_plane.policies.model.policies import (
     Template,
 )
 from cortex_plane.policies.model.versions import MAX_FILE_BYTES, PlacedRow, difference, merge_rows, row_as_json
+from cortex_plane.tenancy.model.identities import KNOWN_CHANNELS
 from cortex_plane.tenancy.model.orgs import Role
 
 ADA = Person(id=uuid4(), name="Ada", clearance=5, roles=frozenset({Role.ADMIN}))
@@ -336,7 +337,7 @@ def test_what_never_matches_and_what_does_nothing_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
-        ("channels: [email, slack]", "there is no channel `slack` so far; known are email, webhook."),
+        ("channels: [email, pager]", f"there is no channel `pager` so far; known are {', '.join(KNOWN_CHANNELS)}."),
         ("channels: [email, webhook]", None),
         ("approvers: {roles: [admin]}\n    escalate_before: 1h", "`escalate_before` does nothing here"),
         # Bob is the only approver, and Ada the only admin.

@@ -20,6 +20,7 @@ from cortex_plane.policies.model.policies import PolicyVerdict
 from cortex_plane.policies.model.versions import Direction, RequestPolicy, Simulation, SimulationRequest
 from cortex_plane.policies.store import queries
 from cortex_plane.policies.verbs import policies, simulations
+from cortex_plane.tenancy.model.identities import KNOWN_CHANNELS
 from cortex_plane.tenancy.model.orgs import Role, TeamDraft
 from cortex_plane.tenancy.verbs import orgs
 from tests.fixtures.approvals import Shipping, ship
@@ -119,8 +120,8 @@ async def test_a_file_with_faults_is_refused_with_the_same_lines_as_when_it_is_a
             await apply_policies(world.db, world.admin.actor, text)
         assert simulated.value.code == applied.value.code == "invalid_policy_file"
         assert simulated.value.message == applied.value.message
-    warned = await simulate(world, LATER.replace("quorum: 2", "channels: [slack]"))
-    assert warned.warnings == ["line 3: there is no channel `slack` so far; known are email, webhook."]
+    warned = await simulate(world, LATER.replace("quorum: 2", "channels: [pager]"))
+    assert warned.warnings == [f"line 3: there is no channel `pager` so far; known are {', '.join(KNOWN_CHANNELS)}."]
 
 
 @pytest.mark.proves("D.115")

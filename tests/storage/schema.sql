@@ -969,13 +969,13 @@ begin
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
     select a.identity,
-      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
-        else 'set up the webhook through which a reason came that it has read' end, null
+      format('set up the %s through which %s came that it has read', case r.resolved_via when 'webhook' then 'webhook'
+        else 'connection' end, case r.status when 'responded' then 'an answer' else 'a reason' end), null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
-    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor
@@ -1675,7 +1675,7 @@ $$;
 
 CREATE FUNCTION public.deliverable_channels() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ARRAY['email'::text, 'webhook'::text];
+    RETURN ARRAY['email'::text, 'webhook'::text, 'telegram'::text, 'slack'::text, 'discord'::text, 'whatsapp'::text, 'github'::text, 'gitlab'::text];
 
 CREATE FUNCTION public.drop_chunks(p_org uuid, p_job uuid, p_step integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -2229,6 +2229,8 @@ CREATE TABLE public.channel_mapping (
     removed_at timestamp with time zone,
     proven_at timestamp with time zone,
     mac bytea,
+    asked_at timestamp with time zone,
+    last_used_at timestamp with time zone,
     CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
     CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
     CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
@@ -2270,6 +2272,10 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.is_signed_channel(p_channel text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN COALESCE((p_channel <> ALL (ARRAY['dashboard'::text, 'api'::text, 'email'::text])), false);
+
 CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
@@ -2279,9 +2285,9 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at
     union all
     select a.id
     from channel_mapping m
-    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
     cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
-    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+    where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
 CREATE TABLE public.user_account (
@@ -2305,7 +2311,7 @@ ALTER TABLE ONLY public.user_account FORCE ROW LEVEL SECURITY;
 
 CREATE FUNCTION public.humans_behind(u public.user_account, p_channel text, p_at timestamp with time zone) RETURNS uuid[]
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((cardinality((u).sponsors) = 0) AND (p_channel IS DISTINCT FROM 'webhook'::text)) THEN ARRAY[(u).id] ELSE public.voters_of((u).org_id, (u).id, p_channel, p_at) END;
+    RETURN CASE WHEN ((cardinality((u).sponsors) = 0) AND (NOT public.is_signed_channel(p_channel))) THEN ARRAY[(u).id] ELSE public.voters_of((u).org_id, (u).id, p_channel, p_at) END;
 
 CREATE FUNCTION public.id_in(text) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -5436,6 +5442,17 @@ CREATE TABLE public.channel_connection (
     failing_since timestamp with time zone,
     disabled_reason text,
     set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    agent_id uuid,
+    account text,
+    external_id text,
+    to_do text[] DEFAULT '{}'::text[] NOT NULL,
+    checked_at timestamp with time zone,
+    last_inbound_at timestamp with time zone,
+    last_outbound_at timestamp with time zone,
+    paused_until timestamp with time zone,
+    pause_reason text,
+    failures integer DEFAULT 0 NOT NULL,
+    CONSTRAINT chk_channel_connection_failures CHECK ((failures >= 0)),
     CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
     CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
 );
@@ -6953,6 +6970,9 @@ ALTER TABLE ONLY public.browser_session
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT fk_browser_session_key FOREIGN KEY (org_id, key_id) REFERENCES public.api_key(org_id, id);
 
+ALTER TABLE ONLY public.channel_connection
+    ADD CONSTRAINT fk_channel_connection_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
@@ -7619,6 +7639,8 @@ GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) T
 
 GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
 
+GRANT UPDATE(metadata) ON TABLE public.channel_mapping TO cortex_app;
+
 GRANT UPDATE(verified_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(suppressed_at) ON TABLE public.channel_mapping TO cortex_app;
@@ -7630,6 +7652,10 @@ GRANT UPDATE(removed_at) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(proven_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(mac) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(asked_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(last_used_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
@@ -7965,6 +7991,8 @@ GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_schedule
 GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.credential_key TO cortex_app;
 

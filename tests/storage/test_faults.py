@@ -64,7 +64,7 @@ async def test_a_taken_name_says_which(db: Database, world: World) -> None:
         with pytest.raises(AlreadyExists) as raised:
             async with db.transaction(world.org_id) as tx:
                 if statement is None:
-                    await tenancy_store.insert_connection(tx, new_id(), "web", "site")
+                    await tenancy_store.insert_connection(tx, new_id(), "web", "site", {})
                 else:
                     await tx.rows(statement, *args)
         assert raised.value.message == message

@@ -66,6 +66,7 @@ _EVENTS = {
     "channel_conflict": "A later decision came too late",
 }
 _DOORS = {"dashboard": "in the dashboard", "api": "over the API", "email": "by mail", "webhook": "over a webhook"}
+_CHANNELS = {"email": "Mail", "whatsapp": "WhatsApp", "github": "GitHub", "gitlab": "GitLab"}
 
 
 def risk(name: str) -> str:
@@ -85,7 +86,7 @@ def event(name: str) -> str:
 
 
 def door(name: str) -> str:
-    return _DOORS.get(str(name), f"over {name}")
+    return _DOORS.get(str(name)) or f"on {channel(name)}"
 
 
 def happened(what: approval_model.ApprovalEvent) -> str:
@@ -109,7 +110,7 @@ def plain_reason(reason: str, automatic: Any) -> str:
 
 
 def channel(name: str) -> str:
-    return "Mail" if name == "email" else str(name).capitalize()
+    return _CHANNELS.get(str(name)) or str(name).capitalize()
 
 
 def delivery(message: Delivery) -> str:

@@ -28,6 +28,7 @@ from cortex_plane.policies.model import policies as policy_model
 from cortex_plane.policies.model import versions
 from cortex_plane.policies.rules.engine import LevelIndex
 from cortex_plane.policies.rules.terms import ADMINS, own_term, resolve_terms
+from cortex_plane.tenancy.model.identities import KNOWN_CHANNELS
 from cortex_plane.tenancy.model.orgs import Role
 
 HINT = "Correct the file and apply it again; nothing was changed. Its format is in docs/guides/policies.md."
@@ -47,7 +48,7 @@ _FLAG, _NODE = Field(Flag()), Field(UnreadNode())
 _BEFORE = Field(Duration(policy_model.MAX_TIMEOUT_SECONDS, zero=("never", "0")))
 _VOTES = Amount(1, versions.MAX_VOTES, whole=True, digits=True)
 _ROLE = OneOf(tuple(role for role in Role if role is not Role.GUEST), name="a role")
-_CHANNEL = Text(50, r"[a-z][a-z0-9_-]*", "a name in lower case, such as email or webhook", name="a channel")
+_CHANNEL = Text(50, r"[a-z][a-z0-9_-]*", "a name in lower case, such as email or slack", name="a channel")
 OF_APPROVALS = {
     "template": Field(OneOf(tuple(policy_model.Template))),
     "clearance": Field(Amount(0, 1000, whole=True, digits=True)),
@@ -84,7 +85,6 @@ QUORUM = Record("quorum", "`quorum`", {"votes": Field(_VOTES), "roles": _NODE})
 MAX_WARNINGS = 50
 STANDS_IN = frozenset({Role.ADMIN, Role.APPROVER})
 """Who decides for the owner of a session that has none."""
-KNOWN_CHANNELS = ("email", "webhook")
 _IN_TOOL_NAMES = re.compile(r"[a-z0-9_.*]*")
 Word = TypeVar("Word", bound=StrEnum)
 

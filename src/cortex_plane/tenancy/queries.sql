@@ -305,9 +305,13 @@ delete from model_key where provider = $1 returning last_characters
 update channel_connection set set_up_by = set_up_by || $2::uuid where id = $1 and not $2 = any (set_up_by)
 
 
+-- name: find_agent
+select id from agent where id = $1 or slug = $2
+
+
 -- name: get_connection
-select id, channel_type, name, config ->> 'url' as url, failing_since, disabled_at, disabled_reason, revision, created_at,
-  updated_at
+select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
+  revision, created_at, updated_at
 from channel_connection where id = $1
 
 
@@ -325,14 +329,14 @@ returning c.name, c.failing_since
 
 
 -- name: insert_connection
-insert into channel_connection (org_id, id, channel_type, name, config, sealed) values ($1, $2, $3, $4, $5, $6)
-returning id, channel_type, name, config ->> 'url' as url, failing_since, disabled_at, disabled_reason, revision, created_at,
-  updated_at
+insert into channel_connection (org_id, id, channel_type, name, config, sealed, agent_id) values ($1, $2, $3, $4, $5, $6, $7)
+returning id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
+  revision, created_at, updated_at
 
 
 -- name: list_connections
-select id, channel_type, name, config ->> 'url' as url, failing_since, disabled_at, disabled_reason, revision, created_at,
-  updated_at
+select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
+  revision, created_at, updated_at
 from channel_connection
 where $1::timestamptz is null or (created_at, id) < ($1, $2::uuid)
 order by created_at desc, id desc
@@ -371,7 +375,7 @@ select id, channel_type, name, config, sealed, disabled_at, plane_now() as now f
 -- name: update_connection
 update channel_connection
 set name = coalesce($2, name),
-    config = case when $5::text is null then config else config || jsonb_build_object('url', $5) end,
+    config = config || $5::jsonb, sealed = coalesce($6, sealed), agent_id = coalesce($7, agent_id),
     disabled_at = case
       when $3::boolean is null then disabled_at
       when $3 then null
@@ -382,8 +386,8 @@ set name = coalesce($2, name),
     failing_since = case when $3 then null else failing_since end,
     revision = revision + 1, updated_at = plane_now()
 where id = $1 and ($4::integer is null or revision = $4)
-returning id, channel_type, name, config ->> 'url' as url, failing_since, disabled_at, disabled_reason, revision, created_at,
-  updated_at
+returning id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
+  revision, created_at, updated_at
 
 
 -- name: verified_mapping

@@ -400,10 +400,15 @@ def open_secret(vault: Vault, org_id: UUID, id: UUID, sealed: bytes | None) -> d
 
 
 async def insert_connection(
-    tx: Transaction, id: UUID, channel_type: str, name: str, url: str | None = None, sealed: bytes | None = None
+    tx: Transaction,
+    id: UUID,
+    channel_type: str,
+    name: str,
+    config: collections.abc.Mapping[str, str],
+    sealed: bytes | None = None,
+    agent_id: UUID | None = None,
 ) -> None:
-    config = {} if url is None else {"url": url}
-    await tx.rows(queries.insert_connection, tx.org, id, channel_type, name, config, sealed)
+    await tx.rows(queries.insert_connection, tx.org, id, channel_type, name, dict(config), sealed, agent_id)
 
 
 async def get_connection(tx: Transaction, id: UUID) -> Connection | None:

@@ -76,7 +76,18 @@ class Channel(StrEnum):
     DASHBOARD = "dashboard"
     EMAIL = "email"
     WEBHOOK = "webhook"
+    TELEGRAM = "telegram"
+    SLACK = "slack"
+    DISCORD = "discord"
+    WHATSAPP = "whatsapp"
+    GITHUB = "github"
+    GITLAB = "gitlab"
     API = "api"
+
+    @property
+    def is_connected(self) -> bool:
+        """It belongs to a connection of the org, which may stop using it."""
+        return self not in (Channel.DASHBOARD, Channel.API)
 
 
 class RecordResult(StrEnum):
@@ -197,7 +208,7 @@ class Vote:
     created_at: datetime
     behind: list[UUID] = field(default_factory=list)
     """Everybody who could be the human behind it, the member first: whoever enrolled or promoted them while they have proven no
-    channel of their own, and whoever set up the webhook through which it came."""
+    channel of their own, and whoever set up the connection through which it came."""
     counts_with: str | None = None
     """It does not add to the quorum: whose vote counts instead, because the two could be one human."""
 

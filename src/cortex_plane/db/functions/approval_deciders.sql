@@ -7,6 +7,11 @@ drop function if exists has_proven_channel(uuid, uuid);
 drop function if exists sponsors_of(uuid, uuid[]);
 drop function if exists voters_of(uuid, uuid, text);
 
+-- Whether what comes over a channel is signed with a secret of its connection.
+create or replace function is_signed_channel(p_channel text) returns boolean
+  language sql immutable parallel safe
+  return coalesce(p_channel not in ('dashboard', 'api', 'email'), false);
+
 -- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, or typed their code in a chat. A name
 -- behind a webhook is an admin's word, and the first contact of a guest is nobody's. Whoever acted in their name before the proof
 -- stays who they were, so what was done is asked about with the time at which it was done; `infinity` asks about now.
@@ -30,8 +35,9 @@ create or replace function sponsors_of(p_org uuid, p_members uuid[], p_at timest
   select id from sponsor
 $$;
 
--- Everybody who could be the human behind a vote, the member first: also whoever set up the webhook through which it came, now or
--- before the name there was given up, and whoever could be the same human as those.
+-- Everybody who could be the human behind a vote, the member first: also whoever set up the connection through which it came (they
+-- know its secret, and could sign as anybody), now or before the name there was given up, and whoever could be the same human as
+-- those. The mail of an org has no secret of its own.
 create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamptz) returns uuid[]
   language sql stable set search_path = public, pg_temp as $$
   select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
@@ -39,9 +45,9 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, 
     union all
     select a.id
     from channel_mapping m
-    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
     cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
-    where p_channel = 'webhook' and m.org_id = p_org and m.user_account_id = p_member) o
+    where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
 -- The name of a cause of the call that could be the same human as whoever decides (p_behind: voters_of them), where a cause must not
@@ -86,7 +92,7 @@ $$;
 -- voters_of somebody whose row the caller has read. Without `set`, so that the planner expands it.
 create or replace function humans_behind(u user_account, p_channel text, p_at timestamptz) returns uuid[]
   language sql stable
-  return case when cardinality(u.sponsors) = 0 and p_channel is distinct from 'webhook' then array[u.id]
+  return case when cardinality(u.sponsors) = 0 and not is_signed_channel(p_channel) then array[u.id]
     else voters_of(u.org_id, u.id, p_channel, p_at) end;
 
 -- Whether somebody may decide a request now. p_shapers: shapers_of it. Without `set`, so that the planner expands it and finds in it

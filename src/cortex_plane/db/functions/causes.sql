@@ -61,13 +61,13 @@ begin
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'uncertain_effect' and r.status in ('approved', 'denied')
     union all
     select a.identity,
-      case r.status when 'responded' then 'set up the webhook through which an answer came that it has read'
-        else 'set up the webhook through which a reason came that it has read' end, null
+      format('set up the %s through which %s came that it has read', case r.resolved_via when 'webhook' then 'webhook'
+        else 'connection' end, case r.status when 'responded' then 'an answer' else 'a reason' end), null
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
-    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = 'webhook'
+    join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
     cross join lateral unnest(c.set_up_by) a (identity)
-    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and r.resolved_via = 'webhook'
+    where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
     select e.actor_member_id, 'edited the arguments of a call', e.actor

@@ -1,9 +1,9 @@
 -- The outbox: who is told, when a message is due again, and who delivers it.
 
--- The channels that carry approvals; one list for everybody.
+-- The channels that carry approvals, as `tenancy/model/identities.py` lists them.
 create or replace function deliverable_channels() returns text[]
   language sql immutable parallel safe
-  return array['email', 'webhook'];
+  return array['email', 'webhook', 'telegram', 'slack', 'discord', 'whatsapp', 'github', 'gitlab'];
 
 -- Whether an org asks for approvals over a channel: over all of them where it names none.
 create or replace function uses_channel(p_org uuid, p_channel text) returns boolean

@@ -412,7 +412,7 @@ class DecisionEvent:
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
-class InboundEvent:
+class WebhookEvent:
     """The body of a webhook to the plane."""
 
     type: WebhookEventType

@@ -176,7 +176,7 @@ async def _done(db: Database, delivery: _SignedEvent) -> tuple[model.EventAnswer
     try:
         with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused below
             json.loads(delivery.body, object_pairs_hook=unique)
-        event: model.InboundEvent = adapter(model.InboundEvent).validate_json(delivery.body)
+        event: model.WebhookEvent = adapter(model.WebhookEvent).validate_json(delivery.body)
     except ValidationError as error:
         raise _invalid(error) from None
     if event.type is model.WebhookEventType.PING:

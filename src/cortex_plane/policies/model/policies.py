@@ -338,8 +338,8 @@ class Explanation:
 
 
 ONE_HUMAN = (
-    "one of them enrolled or promoted the other, or set up the webhook that the vote came through, and nothing proved that they"
-    " are two when it was given"
+    "one of them enrolled or promoted the other, or set up the connection that the vote came through, and nothing proved that"
+    " they are two when it was given"
 )
 """Why a vote does not add to a quorum."""
 

@@ -7,7 +7,7 @@ import hmac
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from cortex_plane.kernel.addresses import MAX_URL, Allowed, check_url, url_fault
 from cortex_plane.kernel.errors import Conflict, InvalidInput
-from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, ExternalId, Name, Note, Ref
+from cortex_plane.kernel.fields import DRAFT, ChannelType, Clearance, ExternalId, Name, Note, Ref, Text
 from cortex_plane.tenancy.model.orgs import Member, Roles
 
 
@@ -41,6 +41,10 @@ class Connection:
     name: str
     url: str | None = None
     """Where the messages of a webhook go."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The values that it needs and that are no secrets."""
+    agent_id: UUID | None = None
+    """The agent that messages reach where nobody chose another."""
     failing_since: datetime | None = None
     """Nothing has arrived since then."""
     disabled_at: datetime | None
@@ -86,12 +90,23 @@ class Mapping:
     created_at: datetime
 
 
+FieldName = Annotated[str, StringConstraints(min_length=1, max_length=50, pattern=r"^[a-z][a-z0-9_]*$")]
+FieldValue = Annotated[Text, Field(max_length=4096)]
+FieldValues = Annotated[dict[FieldName, FieldValue], Field(max_length=20)]
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ConnectionDraft:
     channel_type: ChannelType
     name: Name
     url: Url | None = None
     """Where to post the messages of a webhook."""
+    config: FieldValues = Field(default_factory=dict)
+    """The values that a connection of this channel needs, by name."""
+    secrets: FieldValues = Field(default_factory=dict, repr=False)
+    """Those of them that are stored encrypted and never shown."""
+    agent: Ref | None = None
+    """The agent that messages reach where nobody chose another."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -101,6 +116,12 @@ class ConnectionChange:
     """Where to post the messages of a webhook."""
     enabled: StrictBool | None = None
     """True lets it send again, false disables it."""
+    config: FieldValues | None = None
+    """Values to replace; the others stay."""
+    secrets: FieldValues | None = Field(default=None, repr=False)
+    """Secrets to replace; the others stay."""
+    agent: Ref | None = None
+    """The agent that messages reach where nobody chose another."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -127,6 +148,8 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
 
 CHANNEL = "webhook"
 """The type of the connections that speak it."""
+KNOWN_CHANNELS = ("email", "webhook", "telegram", "slack", "discord", "whatsapp", "github", "gitlab")
+"""The channels that carry approvals, as `deliverable_channels` lists them in SQL."""
 
 
 VERIFY_LIFE = timedelta(days=7)

@@ -11,6 +11,7 @@ from uuid import UUID
 from cortex_plane.db.database import Database, Transaction, one
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
+from cortex_plane.kernel.fields import split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
@@ -44,12 +45,15 @@ async def create_connection(
     """A webhook gets a secret, which is shown this once. ``allowed`` is what the operator lists besides https."""
     identities.check_address(draft.channel_type, draft.url, allowed)
     secret = new_webhook_secret() if draft.channel_type == identities.CHANNEL else None
+    secrets = draft.secrets if secret is None else Secrets(secret=secret).kept()
+    config = draft.config if draft.url is None else {"url": draft.url}
     async with db.transaction(actor.org_id) as tx:
+        agent_id = await find_agent(tx, draft.agent)
 
         async def make() -> UUID:
             id = new_id()
-            sealed = await tenancy_store.seal_secret(tx, db, id, Secrets(secret=secret).kept()) if secret else None
-            await tenancy_store.insert_connection(tx, id, draft.channel_type, draft.name, draft.url, sealed)
+            sealed = await tenancy_store.seal_secret(tx, db, id, secrets) if secrets else None
+            await tenancy_store.insert_connection(tx, id, draft.channel_type, draft.name, config, sealed, agent_id)
             await note_set_up(tx, actor, id)
             details = {"channel_type": draft.channel_type, "name": draft.name, "url": draft.url}
             await frame.record(tx, actor, "connection_created", connection=id, **details)
@@ -64,9 +68,9 @@ get_connection = frame.get_verb(Permission.CONNECTION_READ, tenancy_store.get_co
 list_connections = frame.read_verb(Permission.CONNECTION_READ, tenancy_store.list_connections)
 
 
-@frame.transaction_verb(Permission.CONNECTION_WRITE)
+@frame.verb(Permission.CONNECTION_WRITE)
 async def update_connection(
-    tx: Transaction,
+    db: Database,
     actor: Actor,
     id: UUID,
     change: identities.ConnectionChange,
@@ -75,10 +79,26 @@ async def update_connection(
     allowed: Allowed = NOTHING_LISTED,
 ) -> identities.Connection:
     """Enabling one that the plane disabled lets it be tried anew."""
-    before = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
+    async with db.transaction(actor.org_id) as tx:
+        return await _update_connection(db, tx, actor, id, change, revision, allowed)
+
+
+async def _update_connection(
+    db: Database, tx: Transaction, actor: Actor, id: UUID, change: identities.ConnectionChange, revision: int | None,
+    allowed: Allowed,
+) -> identities.Connection:  # fmt: skip
+    before = frame.require_found(await tenancy_store.lock_connection(tx, id), "connection")
     if change.url is not None:
         identities.check_address(before.channel_type, change.url, allowed)
-    row = await tx.row(queries.update_connection, id, change.name, change.enabled, revision, change.url)
+    config = {**(change.config or {}), **({} if change.url is None else {"url": change.url})}
+    sealed = None
+    if change.secrets:
+        secrets = tenancy_store.open_secret(db.vault, tx.org, id, before.sealed) | change.secrets
+        sealed = await tenancy_store.seal_secret(tx, db, id, secrets)
+        await note_set_up(tx, actor, id)
+    agent_id = await find_agent(tx, change.agent)
+    values = (change.name, change.enabled, revision, config, sealed, agent_id)
+    row = await tx.row(queries.update_connection, id, *values)
     if row is None:
         frame.require_revision(
             frame.require_found(await tenancy_store.get_connection(tx, id), "connection").revision, revision
@@ -89,6 +109,14 @@ async def update_connection(
         tx, actor, "connection_changed", connection=id, name=change.name, enabled=change.enabled, url=change.url
     )
     return frame.require_found(one(identities.Connection, row), "connection")
+
+
+async def find_agent(tx: Transaction, ref: str | None) -> UUID | None:
+    """The agent that messages over a connection reach."""
+    if ref is None:
+        return None
+    agent_id: UUID | None = await tx.value(queries.find_agent, *split_ref(ref))
+    return frame.require_found(agent_id, "agent")
 
 
 @frame.verb(Permission.CONNECTION_WRITE)
