@@ -1,0 +1,122 @@
+"""Requests to Discord's REST API, with what its errors mean and the limits that it announces."""
+
+from __future__ import annotations
+
+import re
+import time
+from importlib.metadata import version
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from cortex_plane.channels.vendor_http import LONGEST_WAIT, VendorAnswer, VendorClient
+from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
+
+API = "https://discord.com/api/v10"
+USER_AGENT = f"DiscordBot (https://pypi.org/project/cortex-plane, {version('cortex-plane')})"
+"""Discord refuses requests of bots with any other form."""
+_MOST_LIMITS = 10_000
+_LONGEST_MESSAGE = 200
+
+UNKNOWN_MESSAGE = 10008
+INVALID_FORM = 50035
+_UNKNOWN_INTERACTION: Final = frozenset({10008, 10015, 10062, 50027})
+"""Errors that say that an interaction is over: its token lives for 15 minutes."""
+_PERSON: Final = frozenset({10013, 50007, 50033, 50278})
+"""They take no direct messages, share no server with the bot, or do not exist."""
+_PLACE: Final = frozenset({10003, 50001, 50013})
+"""The channel does not exist, or the bot may not write there."""
+
+
+class DiscordRefusal(Undeliverable):
+    """An error of Discord that a caller may know how to go on from."""
+
+    def __init__(self, code: int, message: str, *, gone: bool = False, address: bool = False) -> None:
+        super().__init__(message, gone=gone, address=address)
+        self.vendor_code = code
+
+
+class DiscordApi:
+    def __init__(self, client: VendorClient) -> None:
+        self._client = client
+        # A request that Discord refuses for its limits counts towards a ban, so those that it would refuse are not sent.
+        self._not_before: dict[tuple[UUID, str], float] = {}
+
+    async def call(self, target: Target, method: str, path: str, json: Any = None) -> Any:
+        """Raises ``TryAgain`` or ``DiscordRefusal``."""
+        keys = ((target.connection_id, ""), (target.connection_id, f"{method} {path}"))
+        self._check_limits(keys)
+        headers = {"User-Agent": USER_AGENT}
+        if not path.startswith("/webhooks/"):  # the token in the path says who it is
+            headers["Authorization"] = f"Bot {target.secrets.get('bot_token', '')}"
+        answer = await self._client.request(method, _url(target) + path, headers=headers, json=json)
+        self._note_limits(keys, answer)
+        if 200 <= answer.status < 300:
+            return orjson.loads(answer.body) if answer.body else None
+        raise _error(answer)
+
+    async def answer(self, target: Target, method: str, path: str, json: Any) -> None:
+        """As ``call``, for an interaction, which may be over by now."""
+        try:
+            await self.call(target, method, path, json)
+        except DiscordRefusal as error:
+            if error.vendor_code not in _UNKNOWN_INTERACTION:
+                raise
+
+    def _check_limits(self, keys: tuple[tuple[UUID, str], ...]) -> None:
+        wait = max(self._not_before.get(key, 0.0) for key in keys) - time.monotonic()
+        if wait > 0:
+            raise TryAgain("Discord's rate limit is used up.", after_seconds=wait)
+
+    def _note_limits(self, keys: tuple[tuple[UUID, str], ...], answer: VendorAnswer) -> None:
+        everything, route = keys
+        if answer.status == 429:
+            is_global = answer.headers.get("x-ratelimit-scope") == "global" or "x-ratelimit-global" in answer.headers
+            key, wait = (everything if is_global else route), _retry_after(answer)
+        elif answer.headers.get("x-ratelimit-remaining") == "0":
+            key, wait = route, _seconds(answer.headers.get("x-ratelimit-reset-after"))
+        else:
+            return
+        if len(self._not_before) >= _MOST_LIMITS:
+            self._not_before.clear()
+        self._not_before[key] = time.monotonic() + wait
+
+
+def _url(target: Target) -> str:
+    return str(target.config.get("api_url") or API).rstrip("/")
+
+
+def _seconds(text: Any) -> float:
+    try:
+        return min(max(float(text), 0.0), LONGEST_WAIT)
+    except (TypeError, ValueError):
+        return 1.0
+
+
+def _body(answer: VendorAnswer) -> dict[str, Any]:
+    try:
+        body = orjson.loads(answer.body)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _retry_after(answer: VendorAnswer) -> float:
+    """The body has fractions of a second, the header has not."""
+    return _seconds(_body(answer).get("retry_after", answer.headers.get("retry-after")))
+
+
+def _error(answer: VendorAnswer) -> TryAgain | DiscordRefusal:
+    body = _body(answer)
+    code = body.get("code")
+    code = code if isinstance(code, int) else 0
+    message = re.sub(r"[^\x20-\x7e]+", " ", str(body.get("message", "")))[:_LONGEST_MESSAGE]
+    words = f"Discord answered HTTP {answer.status}" + (f", {code}: {message}." if message else ".")
+    if answer.status == 429:
+        return TryAgain("Discord's rate limit is used up.", after_seconds=_retry_after(answer))
+    if answer.status >= 500 or answer.status == 408:
+        return TryAgain(words, after_seconds=answer.retry_after)
+    if answer.status == 401 and code != 50027:
+        return DiscordRefusal(code, "Discord does not accept the token of the bot any more.", gone=True)
+    return DiscordRefusal(code, words, address=code in _PERSON | _PLACE)
