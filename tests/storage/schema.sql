@@ -6778,6 +6778,8 @@ CREATE INDEX idx_notification_mapping ON public.notification USING btree (org_id
 
 CREATE INDEX idx_notification_org ON public.notification USING btree (org_id, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
+CREATE INDEX idx_notification_place ON public.notification USING btree (org_id, connection_id, lower(address), created_at DESC, id DESC) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
+
 CREATE INDEX idx_notification_status ON public.notification USING btree (org_id, status, created_at DESC, id DESC) WHERE (status <> 'delivered'::text);
 
 CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);

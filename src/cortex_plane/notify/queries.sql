@@ -101,6 +101,14 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
+-- name: list_place_cards
+-- Vendors do not tell Acme/Shop from acme/shop.
+select n.id, n.shown from notification n
+where n.connection_id = $1 and lower(n.address) = lower($2) and n.kind = 'approval' and n.mapping_id is null
+order by n.created_at desc, n.id desc
+limit $3
+
+
 -- name: open_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
   n.mapping_id, n.desired_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,

@@ -10,3 +10,6 @@ alter table notification add constraint chk_notification_callback check (
 -- One message for each request and place.
 create unique index uq_notification_place on notification (org_id, approval_id, connection_id, address)
   where ((kind = 'approval') and (mapping_id is null));
+-- Which request does a command mean that somebody typed there?
+create index idx_notification_place on notification (org_id, connection_id, lower(address), created_at desc, id desc)
+  where ((kind = 'approval') and (mapping_id is null));
