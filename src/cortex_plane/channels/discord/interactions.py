@@ -96,7 +96,9 @@ def _verify(public_key: str, request: InboundRequest) -> None:
     except (ValueError, InvalidSignature):
         is_valid = False
     if not is_valid:
-        raise Unauthenticated("The signature of this request is not Discord's, or its time is more than 15 minutes off.")
+        raise Unauthenticated(
+            "The signature of this request is not Discord's, or its time is more than 15 minutes off."
+        )
 
 
 def _reply(content: Mapping[str, Any]) -> InboundReply:
