@@ -3196,12 +3196,17 @@ CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS int
     AS $$
 declare
   told integer;
+  posted integer := 0;
 begin
+  if exists (select from approval_request r, unnest(r.channels) e (entry)
+    where r.org_id = p_org and r.id = p_approval and strpos(e.entry, ':') > 0) then
+    posted := notify_places(p_org, p_approval);
+  end if;
   -- Most orgs have no such channel: they pay one look for it.
   if not exists (
     select from channel_connection c
     where c.org_id = p_org and c.disabled_at is null and c.channel_type = any (deliverable_channels())) then
-    return 0;
+    return posted;
   end if;
   with request as (
     select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
@@ -3215,7 +3220,7 @@ begin
     join channel_mapping m on m.org_id = p_org and m.user_account_id = d.id
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-      and c.channel_type = any (deliverable_channels())
+      and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
       and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
@@ -3228,7 +3233,7 @@ begin
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
   get diagnostics told = row_count;
-  return told;
+  return told + posted;
 end
 $$;
 
@@ -3242,7 +3247,8 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
+      and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)
@@ -3267,6 +3273,45 @@ begin
   return told;
 end
 $$;
+
+CREATE FUNCTION public.notify_places(p_org uuid, p_approval uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+declare
+  told integer;
+begin
+  with request as (
+    select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
+  parts as (
+    select regexp_match(e.entry, '^([a-z][a-z0-9_-]*)(?:@([^:]+))?:(.+)$') as part, r.escalation_level
+    from request r cross join unnest(r.channels) e (entry)),
+  places as (
+    select p.part[1] as channel_type, p.part[3] as address, p.escalation_level as level,
+      array(select c.id from channel_connection c
+        where c.org_id = p_org and c.channel_type = p.part[1] and c.disabled_at is null
+          and (p.part[2] is null or c.name = p.part[2])
+        limit 2) as connections
+    from parts p where p.part is not null and uses_channel(p_org, p.part[1]) and p.part[1] = any (deliverable_channels())),
+  problem as (
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    select p_org, p_approval, 'undeliverable', p.channel_type, jsonb_build_object('member', p.address, 'reason',
+        case cardinality(p.connections) when 0 then 'There is no such connection, or it is disabled.'
+          else 'Several connections could post there, and the policy names none.' end), plane_now()
+    from places p
+    where cardinality(p.connections) <> 1 and not exists (
+      select from approval_event e
+      where e.org_id = p_org and e.approval_id = p_approval and e.event_type = 'undeliverable' and e.channel = p.channel_type
+        and e.payload ->> 'member' = p.address))
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, address, data, next_attempt_at, created_at)
+  select p_org, new_id(), 'approval', p_approval, p.connections[1], p.channel_type, p.address,
+    jsonb_build_object('level', p.level, 'place', p.address), t.at, t.at
+  from (select plane_now() as at) t cross join places p where cardinality(p.connections) = 1
+  on conflict (org_id, approval_id, connection_id, address) where kind = 'approval' and mapping_id is null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$_$;
 
 CREATE FUNCTION public.notify_stewards(p_org uuid, p_session uuid, p_notices jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -3687,6 +3732,10 @@ CREATE FUNCTION public.programs_behind(r public.approval_request, p_agent_versio
   join api_key k on k.org_id = r.org_id and k.id = c.identity and k.user_account_id is null
 $$;
 
+CREATE FUNCTION public.public_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['github'::text, 'gitlab'::text];
+
 CREATE FUNCTION public.push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3711,9 +3760,9 @@ CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS 
     attempts = case when n.status = 'dead' then 0 else n.attempts end,
     next_attempt_at = least(n.next_attempt_at, (select plane_now()))
   where n.org_id = p_org and n.approval_id = p_approval and n.call_id is null
-    and (n.status <> 'dead' or n.sent_at is not null and exists (
+    and (n.status <> 'dead' or n.sent_at is not null and (n.mapping_id is null or exists (
       select from channel_mapping m
-      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
+      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null)))
 $$;
 
 CREATE FUNCTION public.reach_approval(p_org uuid, p_approval uuid) RETURNS TABLE(from_member_id uuid, from_member text, to_member_id uuid, to_member text, to_clearance integer, reason text)
@@ -4502,7 +4551,7 @@ begin
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where j.org_id = p_org and j.id = p_job and m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels());
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels());
   return true;
 end
 $$;
@@ -6094,11 +6143,11 @@ CREATE TABLE public.notification (
     call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = ANY (ARRAY['callback'::text, 'notice'::text])) = (user_account_id IS NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
+    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL) AND (channel_type = 'webhook'::text))) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
     CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text]))),
-    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
+    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
     CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
@@ -6996,6 +7045,8 @@ CREATE INDEX idx_notification_mapping ON public.notification USING btree (org_id
 
 CREATE INDEX idx_notification_org ON public.notification USING btree (org_id, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
+CREATE INDEX idx_notification_place ON public.notification USING btree (org_id, connection_id, lower(address), created_at DESC, id DESC) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
+
 CREATE INDEX idx_notification_status ON public.notification USING btree (org_id, status, created_at DESC, id DESC) WHERE (status <> 'delivered'::text);
 
 CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);
@@ -7093,6 +7144,8 @@ CREATE UNIQUE INDEX uq_channel_identity ON public.channel_mapping USING btree (o
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
 CREATE UNIQUE INDEX uq_notification_call ON public.notification USING btree (org_id, call_id, approval_id) WHERE (call_id IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_notification_place ON public.notification USING btree (org_id, approval_id, connection_id, address) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
 
 CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree (org_id, approval_id, mapping_id) WHERE (approval_id IS NOT NULL);
 

@@ -62,12 +62,9 @@ async def record_delivered(
 
 def _row(actor: Actor, delivered: Delivered) -> tuple[Any, ...]:
     message, receipt, following = delivered.message, delivered.receipt, delivered.following
-    payload = {
-        "delivery": str(message.id),
-        "member_id": str(message.member_id),
-        "member": message.member,
-        "connection": message.connection,
-    }
+    payload = {"delivery": str(message.id), "member": message.member, "connection": message.connection}
+    if message.member_id is not None:
+        payload["member_id"] = str(message.member_id)
     fact = None
     if message.first and receipt is not None and message.kind is NotificationKind.APPROVAL:
         fact = Fact.of(
@@ -128,7 +125,7 @@ async def _give_up(
         payload["call"] = str(row["call_id"])
     elif row["kind"] == NotificationKind.NOTICE:
         payload["connection"] = str(row["connection_id"])
-    else:
+    elif row["member_id"] is not None:
         payload["member_id"] = str(row["member_id"])
     if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
         mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)

@@ -225,6 +225,8 @@ def _require_reachable(row: Row, channel: ChannelPort, approval: Approval | None
         problem = f"{row['member']} is deactivated."
     elif row["suppressed_reason"] is not None:
         problem = f"Nothing is sent to this address any more: {row['suppressed_reason']}"
+    elif row["kind"] == NotificationKind.APPROVAL and row["mapping_id"] is None:
+        pass  # a shared place: nobody in person
     elif row["kind"] in (NotificationKind.APPROVAL, NotificationKind.ALERT) and not row["verified"]:
         raise _not_theirs()
     if problem is not None:

@@ -487,9 +487,9 @@ class Delivery:
     connection: str
     """Its name."""
     member_id: UUID | None
-    """Null where an agent or a steward is told."""
+    """Null where an agent, a steward or a shared place is told."""
     member: str
-    """Who is told: a person, an agent, or the steward of an atlas."""
+    """Who is told: a person, an agent, the steward of an atlas, or a shared place."""
     address: str
     """The address that it goes to."""
     status: DeliveryStatus

@@ -1,0 +1,63 @@
+"""GitHub passes what every channel must pass, on an issue of a private repository."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest_asyncio
+
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.tenancy import store as tenancy_store
+from tests.channels.behaviour import Arrived, Failure
+from tests.channels.comment_behaviour import CommentSuite, arrived
+from tests.channels.postbox import connect
+from tests.emulators.github import APP_ID, INSTALLATION_ID, GitHubEmulator, app_key_pem
+from tests.emulators.vendor_server import VendorFault
+from tests.fixtures.people import World
+
+PLACE = "acme/shop#12"
+
+
+class GitHubStage:
+    redelivers = True
+
+    def __init__(self, emulator: GitHubEmulator, channel: GitHubChannel) -> None:
+        self.emulator, self.channel = emulator, channel
+
+    async def connect(self, world: World) -> UUID:
+        id = await connect(world, "github", "acme")
+        config = {"api_url": self.emulator.url, "app_id": str(APP_ID), "installation_id": str(INSTALLATION_ID)}
+        async with world.db.transaction(world.org_id) as tx:
+            sealed = await tenancy_store.seal_secret(tx, world.db, id, {"private_key": app_key_pem()})
+            await tx.rows("update channel_connection set config = $2, sealed = $3 where id = $1", id, config, sealed)
+        return id
+
+    def address(self, name: str) -> str:
+        return PLACE
+
+    async def arrived(self) -> list[Arrived]:
+        return [arrived(write.place, write.body) for write in self.emulator.writes]
+
+    def fail(self, how: Failure, times: int) -> None:
+        match how:
+            case Failure.TEMPORARY:
+                fault = VendorFault(status=502)
+            case Failure.PERMANENT:
+                fault = VendorFault(status=404, body={"message": "Not Found"})
+            case Failure.HANG:
+                fault = VendorFault(hangs=True)
+            case Failure.LOST_ANSWER:
+                fault = VendorFault(status=502, is_late=True)
+        self.emulator.comment_faults.add(fault, times)
+
+
+class TestGitHub(CommentSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[GitHubStage]:
+        client = VendorClient(Allowed.parse("127.0.0.1"))
+        async with GitHubEmulator().serve() as emulator:
+            yield GitHubStage(emulator, GitHubChannel(client))
+            await client.close()
