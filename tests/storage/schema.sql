@@ -5650,7 +5650,8 @@ CREATE TABLE public.channel_chat (
     thread text,
     agent_id uuid,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_channel_chat_names CHECK ((((length(chat_id) >= 1) AND (length(chat_id) <= 500)) AND ((length(sender_id) >= 1) AND (length(sender_id) <= 500))))
+    CONSTRAINT chk_channel_chat_id CHECK (((length(chat_id) >= 1) AND (length(chat_id) <= 500))),
+    CONSTRAINT chk_channel_chat_sender CHECK (((length(sender_id) >= 1) AND (length(sender_id) <= 500)))
 );
 
 ALTER TABLE ONLY public.channel_chat FORCE ROW LEVEL SECURITY;
