@@ -132,7 +132,7 @@ def _chat_of(channel: InteractiveChannel, event_id: str, payload: Mapping[str, A
         event = channel.read(payload)
     except Exception:
         # It is stored, and fails where failures are counted and seen.
-        log.exception("event cannot be read", channel=channel.channel_type, event=event_id)
+        log.exception("event cannot be read", channel=channel.channel_type, event_id=event_id)
         return ""
     if event is None:
         return None
