@@ -23,7 +23,7 @@ from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
-from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
+from cortex_plane.tenancy.model.identities import CHANNEL, Delivery, NotificationKind
 from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, record, require_found, transaction_verb
 
 log = structlog.get_logger()
@@ -127,7 +127,7 @@ async def _give_up(
         payload["connection"] = str(row["connection_id"])
     elif row["member_id"] is not None:
         payload["member_id"] = str(row["member_id"])
-    if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
+    if suppress and row["channel_type"] != CHANNEL and row["mapping_id"] is not None:
         mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
         payload["suppressed"] = mapping is not None
     name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
