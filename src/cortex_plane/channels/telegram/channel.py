@@ -49,7 +49,6 @@ COMMANDS: Final = {
     "link": "Link this account with your account in the plane",
     "help": "What can be done here",
 }
-_PROMPT = "Reply to this message with your words."
 _NO_PREVIEW = {"is_disabled": True}
 
 
@@ -263,7 +262,7 @@ class TelegramChannel:
             await self._write(target, event, answer.text)
             return None
         prompt = {"force_reply": True, "selective": True, "input_field_placeholder": "Your words"}
-        return await self._write(target, event, f"{answer.text}\n{_PROMPT}", reply_markup=prompt)
+        return await self._write(target, event, answer.text, reply_markup=prompt)
 
     async def _answer_press(self, target: Target, press: channels.ButtonPress, answer: channels.InboundAnswer) -> bool:
         """Ends the waiting of the button. False where the person was not shown the whole text."""
