@@ -210,6 +210,8 @@ class ButtonAction(StrEnum):
     APPROVE = "a"
     DENY = "d"
     RESPOND = "r"
+    MORE = "m"
+    """Asks for all of a request, on a channel whose messages are short. It decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,7 +261,7 @@ def read_typed_button(data: str) -> TypedButton | None:
     return None if match is None else TypedButton(action=ButtonAction(match[1]), short_id=match[2])
 
 
-_BUTTON = re.compile(r"c1:([adr]):([A-Za-z0-9_-]{22}):([1-9][0-9]{0,6})")
+_BUTTON = re.compile(r"c1:([adrm]):([A-Za-z0-9_-]{22}):([1-9][0-9]{0,6})")
 
 
 def read_button(data: str) -> Button | None:

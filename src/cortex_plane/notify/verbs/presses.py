@@ -6,6 +6,7 @@ showed, so whether a button may do what it says is asked again, with the request
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from uuid import UUID
@@ -33,10 +34,12 @@ from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify import rules as notify_rules
 from cortex_plane.notify.model.channels import Button, ButtonAction, ButtonPress, InboundEvent, ReasonInput, read_button
-from cortex_plane.notify.model.notifications import Occasion
+from cortex_plane.notify.model.notifications import Occasion, Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import cards
 from cortex_plane.notify.verbs.channel_events import StoredEvent, person_of, unknown_person
+from cortex_plane.notify.verbs.channel_port import MoreChannel
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
@@ -67,7 +70,28 @@ class _Pressed:
 
 
 async def press(db: Database, event: StoredEvent, press: ButtonPress) -> None:
-    await _act(db, event, press, press.data, press.note)
+    button = read_button(press.data)
+    if button is not None and button.action is ButtonAction.MORE:
+        await _show_more(db, event, press)
+    else:
+        await _act(db, event, press, press.data, press.note)
+
+
+async def _show_more(db: Database, event: StoredEvent, press: ButtonPress) -> None:
+    """All of a request, as it is now, for somebody who may see it."""
+    try:
+        pressed = await _look_up(db, event, press, press.data)
+    except (Forbidden, NotFound) as error:
+        meters().called_back(event.channel.channel_type, "refused")
+        await event.answer(press, error.message, is_problem=True)
+        return
+    card = cards.card(
+        cards.source_of(pressed.row, parse(Approval, pressed.row["approval"])), Occasion.REQUESTED, event.public_url
+    )
+    card = cards.with_buttons(card, event.channel, pressed.button.notification_id)
+    if isinstance(event.channel, MoreChannel):
+        with contextlib.suppress(Undeliverable):  # they see it in the dashboard
+            await event.channel.show_more(event.target, press, card)
 
 
 async def reply(db: Database, event: StoredEvent, message: InboundEvent, data: str, words: str) -> bool:
