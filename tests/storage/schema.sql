@@ -150,6 +150,7 @@ declare
   done boolean;
   atlases bigint;
   pauses record;
+  the_chat uuid;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
@@ -238,7 +239,7 @@ begin
     if p_more -> 'gates' ? 'state' then
       perform lock_gates(p_org, the_job.session_id, now);
     end if;
-    select h.message_seq into strict message_seq
+    select h.message_seq, h.chat_id into strict message_seq, the_chat
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id for update;
     if p_status = 'COMPLETED' and the_job.kind = 'conversation' and message_seq > p_message_seq then
       status := 'RUNNING';
@@ -363,6 +364,9 @@ begin
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)
     values (p_org, the_job.session_id, message_seq + 1, 'assistant', p_reply, p_job, now);
     new_messages := 1;
+    if the_chat is not null then
+      perform push_reply(p_org, the_job.session_id, the_chat, jsonb_build_object('seq', message_seq + 1), now);
+    end if;
   end if;
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then
@@ -943,7 +947,10 @@ begin
     from job j
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
-    cross join lateral (values (m.author_id), (m.key_id)) i (identity)
+    cross join lateral (
+      select m.author_id union all select m.key_id
+      -- A message of a channel: whoever set its connection up could have made it.
+      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
@@ -1215,6 +1222,91 @@ $$;
 CREATE FUNCTION public.checkpoint_key(p_checkpoint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_checkpoint ->> 'checkpoint_id'::text);
+
+CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, connection_id uuid, seqs bigint[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  started uuid := gen_random_uuid();
+  at_org uuid := started;
+  at_connection uuid := '00000000-0000-0000-0000-000000000000';
+  at_lane bigint := -9223372036854775808;
+  around boolean := false;
+  head record;
+  wanted integer := p_lanes;
+begin
+  if not exists (select from channel_event e where e.next_attempt_at <= due) then
+    return;
+  end if;
+  while wanted > 0 loop
+    select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
+    where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
+    order by e.org_id, e.connection_id, e.lane, e.seq limit 1;
+    if not found or (around and head.org_id > started) then
+      exit when around;
+      around := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      at_connection := at_org;
+      at_lane := -9223372036854775808;
+      continue;
+    end if;
+    at_org := head.org_id;
+    at_connection := head.connection_id;
+    at_lane := head.lane;
+    continue when head.next_attempt_at > due;
+    continue when not exists (
+      select from channel_connection c
+      where c.org_id = at_org and c.id = at_connection and c.channel_type = any (p_channels));
+    continue when not pg_try_advisory_xact_lock(hashtextextended(at_connection::text || at_lane::text, 5));
+    -- A statement of its own: it sees what was committed before the lock was free.
+    with first as (
+      select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
+      where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending'
+      order by e.seq limit p_per_lane)
+    select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
+    continue when seqs is null;
+    update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
+    where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
+    org_id := at_org;
+    connection_id := at_connection;
+    return next;
+    wanted := wanted - 1;
+  end loop;
+end
+$$;
+
+CREATE FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) RETURNS TABLE(org_id uuid, connection_id uuid, epoch bigint, cursor text, revision integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  free record;
+begin
+  for free in
+    select c.org_id, c.id, c.revision from channel_connection c
+    left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
+    where c.config ->> 'mode' in ('polling', 'socket') and c.disabled_at is null and c.channel_type = any (p_channels)
+      and (l.connection_id is null or l.leased_until <= due)
+    order by l.leased_until nulls first limit p_limit
+  loop
+    continue when not pg_try_advisory_xact_lock(hashtextextended(free.id::text, 6));
+    insert into channel_listener as l (org_id, connection_id, owner_id, epoch, leased_until)
+    values (free.org_id, free.id, p_owner, 1, due + p_lease)
+    on conflict (org_id, connection_id) do update
+      set owner_id = p_owner, epoch = l.epoch + 1, leased_until = due + p_lease where l.leased_until <= due
+    returning l.org_id, l.connection_id, l.epoch, l.cursor into org_id, connection_id, epoch, cursor;
+    continue when not found;
+    revision := free.revision;
+    return next;
+  end loop;
+end
+$$;
 
 CREATE FUNCTION public.claim_jobs(p_worker uuid, p_apps text[], p_wanted integer, p_after uuid, p_held uuid[], p_share integer, p_reserve integer, p_org_jobs integer) RETURNS TABLE(org_id uuid, job_id uuid, session_id uuid, agent_id uuid, agent_version integer, kind text, app text, payload jsonb, checkpoint text, checkpoint_mac bytea, epoch bigint, write_seq bigint, retry_count integer, max_retries integer, running_seconds double precision, model_config jsonb, skill_config jsonb, resource_limits jsonb, message_seq bigint, now timestamp with time zone, agent text, teams uuid[], session_kind text, policies text, request_policies jsonb, waited_seconds double precision, bound jsonb, hand_backs integer)
     LANGUAGE plpgsql
@@ -1625,7 +1717,7 @@ CREATE TABLE public.session (
 
 ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
+CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, p_chat uuid, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1634,14 +1726,18 @@ declare
   event_types text[] := array['message'];
   event_jobs uuid[];
   event_data jsonb[];
+  the_chat uuid;
 begin
   if p_session.status <> 'ACTIVE' then
     update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
     actions := 'session_activated'::text || actions;
     bodies := active_body || bodies;
   end if;
-  select h.message_seq + 1 into strict message_seq
+  select h.message_seq + 1, h.chat_id into strict message_seq, the_chat
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;
+  if the_chat is distinct from p_chat then -- what the agent says goes to where its person wrote last
+    update session_head h set chat_id = p_chat where h.org_id = p_org and h.session_id = p_session.id;
+  end if;
   select j.id into job_id from job j
   where j.org_id = p_org and j.session_id = p_session.id and j.kind = 'conversation'
     and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED');
@@ -2100,6 +2196,26 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.forget_channel_events(p_older interval, p_limit integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  gone integer;
+begin
+  delete from channel_prompt p
+  where (p.org_id, p.connection_id, p.chat_id, p.message_ref) in (
+    select o.org_id, o.connection_id, o.chat_id, o.message_ref from channel_prompt o
+    where o.created_at < (select plane_now()) - p_older order by o.created_at limit p_limit);
+  delete from channel_event e
+  where (e.org_id, e.connection_id, e.event_id) in (
+    select o.org_id, o.connection_id, o.event_id from channel_event o
+    where o.received_at < (select plane_now()) - p_older and o.status <> 'pending' order by o.received_at limit p_limit);
+  get diagnostics gone = row_count;
+  return gone;
+end
+$$;
+
 CREATE FUNCTION public.forget_chunks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2317,7 +2433,7 @@ CREATE FUNCTION public.id_in(text) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ($1 ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'::text) THEN ($1)::uuid ELSE NULL::uuid END;
 
-CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
+CREATE FUNCTION public.ingest_message(p_org uuid, p_connection uuid, p_agent_id uuid, p_agent_slug text, p_external_user text, p_display_name text, p_metadata jsonb, p_text text, p_title text, p_account uuid, p_mapping uuid, p_session uuid, p_job uuid, p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea, p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea, p_chat uuid) RETURNS TABLE(session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2446,7 +2562,7 @@ begin
 
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_caller, p_job,
-    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
+    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body, p_chat);
   -- Whose key brought it says nothing about the person who wrote it.
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);
@@ -2726,6 +2842,21 @@ begin
   end if;
   insert into job_history (org_id, job_id, previous_status, new_status, metadata)
   values (new.org_id, new.id, case when tg_op = 'UPDATE' then old.status end, new.status, facts);
+  return null;
+end
+$$;
+
+CREATE FUNCTION public.job_reported() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_chat uuid;
+begin
+  select h.chat_id into the_chat from session_head h where h.org_id = new.org_id and h.session_id = new.session_id;
+  if the_chat is not null then
+    perform push_reply(new.org_id, new.session_id, the_chat, jsonb_build_object('job', new.id, 'status', new.status), new.updated_at);
+  end if;
   return null;
 end
 $$;
@@ -3516,7 +3647,7 @@ begin
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, case when p_author is null then p_caller end, p_job, array['message_received'], array[p_message_body],
-    p_job_body, p_active_body);
+    p_job_body, p_active_body, null);
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) then
     perform require_atlas_access(p_org, p_session, p_caller, p_author);
   end if;
@@ -3604,6 +3735,21 @@ $$;
 CREATE FUNCTION public.public_channels() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ARRAY['github'::text, 'gitlab'::text];
+
+CREATE FUNCTION public.push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
+  select p_org, new_id(), 'reply', c.connection_id, n.channel_type, s.user_account_id, c.chat_id,
+    jsonb_build_object('chat', c.id, 'session', p_session, 'thread', c.thread) || p_data, p_at, p_at
+  from channel_chat c
+  join channel_connection n on n.org_id = p_org and n.id = c.connection_id
+  join session s on s.org_id = p_org and s.id = p_session
+  where c.org_id = p_org and c.id = p_chat and s.user_account_id is not null;
+end
+$$;
 
 CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS void
     LANGUAGE sql
@@ -3747,7 +3893,8 @@ CREATE TABLE public.session_head (
     event_seq bigint DEFAULT 0 NOT NULL,
     audit_seq bigint DEFAULT 0 NOT NULL,
     audit_hash bytea DEFAULT decode(repeat('00'::text, 32), 'hex'::text) NOT NULL,
-    last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+    last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    chat_id uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
@@ -4342,6 +4489,23 @@ begin
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);
   return true;
+end
+$$;
+
+CREATE FUNCTION public.renew_channel_listeners(p_owner uuid, p_connections uuid[], p_epochs bigint[], p_revisions integer[], p_lease interval) RETURNS TABLE(connection_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+begin
+  return query
+    update channel_listener l set leased_until = due + p_lease
+    from unnest(p_connections, p_epochs, p_revisions) h (id, epoch, revision)
+    join channel_connection c on c.id = h.id and c.revision = h.revision and c.disabled_at is null
+    where l.org_id = c.org_id and l.connection_id = h.id and l.owner_id = p_owner and l.epoch = h.epoch and l.leased_until > due
+    returning l.connection_id;
 end
 $$;
 
@@ -5477,6 +5641,20 @@ CREATE TABLE public.browser_session (
 
 ALTER TABLE ONLY public.browser_session FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.channel_chat (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    chat_id text NOT NULL,
+    sender_id text NOT NULL,
+    thread text,
+    agent_id uuid,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_channel_chat_names CHECK ((((length(chat_id) >= 1) AND (length(chat_id) <= 500)) AND ((length(sender_id) >= 1) AND (length(sender_id) <= 500))))
+);
+
+ALTER TABLE ONLY public.channel_chat FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.channel_connection (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -5507,6 +5685,64 @@ CREATE TABLE public.channel_connection (
 );
 
 ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.channel_event (
+    org_id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    event_id text NOT NULL,
+    seq bigint NOT NULL,
+    lane bigint NOT NULL,
+    payload jsonb,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    received_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    next_attempt_at timestamp with time zone DEFAULT public.plane_now(),
+    taken_by uuid,
+    last_error text,
+    settled_at timestamp with time zone,
+    CONSTRAINT chk_channel_event_failed CHECK (((status <> 'failed'::text) OR (last_error IS NOT NULL))),
+    CONSTRAINT chk_channel_event_id CHECK (((length(event_id) >= 1) AND (length(event_id) <= 200))),
+    CONSTRAINT chk_channel_event_payload CHECK (((status = 'pending'::text) <= (payload IS NOT NULL))),
+    CONSTRAINT chk_channel_event_settled CHECK (((status = 'pending'::text) = (settled_at IS NULL))),
+    CONSTRAINT chk_channel_event_status CHECK ((status = ANY (ARRAY['pending'::text, 'done'::text, 'failed'::text]))),
+    CONSTRAINT chk_channel_event_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
+);
+
+ALTER TABLE ONLY public.channel_event FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE public.channel_event ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME public.channel_event_seq_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE public.channel_listener (
+    org_id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    owner_id uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    leased_until timestamp with time zone NOT NULL,
+    cursor text,
+    last_error text,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+);
+
+ALTER TABLE ONLY public.channel_listener FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.channel_prompt (
+    org_id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    chat_id text NOT NULL,
+    message_ref text NOT NULL,
+    sender_id text NOT NULL,
+    data text NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL
+);
+
+ALTER TABLE ONLY public.channel_prompt FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.credential_key (
     singleton boolean DEFAULT true NOT NULL,
@@ -5910,7 +6146,7 @@ CREATE TABLE public.notification (
     CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL) AND (channel_type = 'webhook'::text))) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
@@ -6394,11 +6630,23 @@ ALTER TABLE ONLY public.audit_root
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT browser_session_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.channel_chat
+    ADD CONSTRAINT channel_chat_pkey PRIMARY KEY (org_id, id);
+
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.channel_event
+    ADD CONSTRAINT channel_event_pkey PRIMARY KEY (org_id, connection_id, event_id);
+
+ALTER TABLE ONLY public.channel_listener
+    ADD CONSTRAINT channel_listener_pkey PRIMARY KEY (org_id, connection_id);
+
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT channel_mapping_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.channel_prompt
+    ADD CONSTRAINT channel_prompt_pkey PRIMARY KEY (org_id, connection_id, chat_id, message_ref);
 
 ALTER TABLE ONLY public.credential_key
     ADD CONSTRAINT credential_key_pkey PRIMARY KEY (singleton);
@@ -6571,6 +6819,9 @@ ALTER TABLE ONLY public.approval_token
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT uq_browser_session_secret UNIQUE (secret_hash);
 
+ALTER TABLE ONLY public.channel_chat
+    ADD CONSTRAINT uq_channel_chat_person UNIQUE (org_id, connection_id, chat_id, sender_id);
+
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT uq_channel_connection_name UNIQUE (org_id, channel_type, name);
 
@@ -6696,11 +6947,27 @@ CREATE INDEX idx_browser_session_account ON public.browser_session USING btree (
 
 CREATE INDEX idx_browser_session_key ON public.browser_session USING btree (org_id, key_id) WHERE (key_id IS NOT NULL);
 
+CREATE INDEX idx_channel_chat_agent ON public.channel_chat USING btree (org_id, agent_id) WHERE (agent_id IS NOT NULL);
+
 CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING btree (failing_since) WHERE ((failing_since IS NOT NULL) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
+CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text])) AND (disabled_at IS NULL));
+
+CREATE INDEX idx_channel_event_due ON public.channel_event USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
+
+CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, connection_id, lane, seq) WHERE (status = 'pending'::text);
+
+CREATE INDEX idx_channel_event_last ON public.channel_event USING btree (org_id, connection_id, received_at DESC);
+
+CREATE INDEX idx_channel_event_received ON public.channel_event USING btree (received_at);
+
+CREATE INDEX idx_channel_event_seq ON public.channel_event USING btree (org_id, seq) WHERE (status = 'pending'::text);
+
 CREATE INDEX idx_channel_mapping_user ON public.channel_mapping USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_channel_prompt_created ON public.channel_prompt USING btree (created_at);
 
 CREATE INDEX idx_enrolment_code_account ON public.enrolment_code USING btree (org_id, user_account_id);
 
@@ -6914,6 +7181,8 @@ CREATE TRIGGER job_invariants BEFORE INSERT OR UPDATE OF status, kind, worker_id
 
 CREATE TRIGGER job_record AFTER INSERT OR UPDATE OF status ON public.job FOR EACH ROW EXECUTE FUNCTION public.job_record();
 
+CREATE TRIGGER job_reported AFTER UPDATE OF status ON public.job FOR EACH ROW WHEN (((new.kind = 'conversation'::text) AND (old.status <> new.status) AND (new.status = ANY (ARRAY['FAILED'::text, 'WAITING_FOR_APPROVAL'::text])))) EXECUTE FUNCTION public.job_reported();
+
 CREATE TRIGGER job_touched BEFORE UPDATE ON public.job FOR EACH ROW WHEN ((new.updated_at = old.updated_at)) EXECUTE FUNCTION public.job_touched();
 
 CREATE TRIGGER keep_credentials_converted BEFORE UPDATE ON public.credential_key FOR EACH ROW EXECUTE FUNCTION public.keep_credentials_converted();
@@ -7023,14 +7292,29 @@ ALTER TABLE ONLY public.browser_session
 ALTER TABLE ONLY public.browser_session
     ADD CONSTRAINT fk_browser_session_key FOREIGN KEY (org_id, key_id) REFERENCES public.api_key(org_id, id);
 
+ALTER TABLE ONLY public.channel_chat
+    ADD CONSTRAINT fk_channel_chat_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.channel_chat
+    ADD CONSTRAINT fk_channel_chat_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
+
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT fk_channel_connection_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.channel_event
+    ADD CONSTRAINT fk_channel_event_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
+
+ALTER TABLE ONLY public.channel_listener
+    ADD CONSTRAINT fk_channel_listener_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
 
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.channel_mapping
     ADD CONSTRAINT fk_channel_mapping_connection FOREIGN KEY (org_id, connection_id, channel_type) REFERENCES public.channel_connection(org_id, id, channel_type);
+
+ALTER TABLE ONLY public.channel_prompt
+    ADD CONSTRAINT fk_channel_prompt_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
 
 ALTER TABLE ONLY public.enrolment_code
     ADD CONSTRAINT fk_enrolment_code_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
@@ -7161,6 +7445,9 @@ ALTER TABLE ONLY public.session_atlas
 ALTER TABLE ONLY public.session_gates
     ADD CONSTRAINT fk_session_gates_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
 
+ALTER TABLE ONLY public.session_head
+    ADD CONSTRAINT fk_session_head_chat FOREIGN KEY (org_id, chat_id) REFERENCES public.channel_chat(org_id, id);
+
 ALTER TABLE ONLY public.session_memory
     ADD CONSTRAINT fk_session_memory_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
 
@@ -7254,9 +7541,17 @@ ALTER TABLE public.audit_root_head ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.browser_session ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.channel_chat ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.channel_connection ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.channel_event ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.channel_listener ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.channel_mapping ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.channel_prompt ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY claimer ON public.agent FOR SELECT TO cortex_claimer USING (true);
 
@@ -7350,6 +7645,12 @@ CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USIN
 
 CREATE POLICY scheduler ON public.channel_connection FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.channel_event FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.channel_listener FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.channel_prompt FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.external_call FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.inbound_event FOR SELECT TO cortex_scheduler USING (true);
@@ -7374,6 +7675,10 @@ CREATE POLICY scheduler ON public.text_chunk FOR SELECT TO cortex_scheduler USIN
 
 CREATE POLICY scheduler_deletes ON public.atlas_minute FOR DELETE TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler_deletes ON public.channel_event FOR DELETE TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_deletes ON public.channel_prompt FOR DELETE TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler_deletes ON public.inbound_event FOR DELETE TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler_deletes ON public.job_wait FOR DELETE TO cortex_scheduler USING (true);
@@ -7386,7 +7691,13 @@ CREATE POLICY scheduler_deletes ON public.signal FOR DELETE TO cortex_scheduler 
 
 CREATE POLICY scheduler_deletes ON public.text_chunk FOR DELETE TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler_inserts ON public.channel_listener FOR INSERT TO cortex_scheduler WITH CHECK (true);
+
 CREATE POLICY scheduler_of_waits ON public.job FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler_takes ON public.channel_event FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
+
+CREATE POLICY scheduler_takes ON public.channel_listener FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
 
 CREATE POLICY scheduler_takes ON public.notification FOR UPDATE TO cortex_scheduler USING (true) WITH CHECK (true);
 
@@ -7456,9 +7767,17 @@ CREATE POLICY tenant ON public.audit_root_head USING ((org_id = (NULLIF(current_
 
 CREATE POLICY tenant ON public.browser_session USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.channel_chat USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.channel_connection USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
+CREATE POLICY tenant ON public.channel_event USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.channel_listener USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
 CREATE POLICY tenant ON public.channel_mapping USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.channel_prompt USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.enrolment_code USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -7617,6 +7936,12 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
@@ -7674,6 +7999,9 @@ GRANT ALL ON FUNCTION public.find_untold_signals(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_atlas_minutes(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_atlas_minutes(p_older interval, p_limit integer) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.forget_channel_events(p_older interval, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.forget_channel_events(p_older interval, p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.forget_chunks(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_chunks(p_limit integer) TO cortex_app;
@@ -7867,6 +8195,9 @@ GRANT UPDATE(turned_down) ON TABLE public.tool_call TO cortex_app;
 
 GRANT SELECT ON TABLE public.external_call_shown TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.renew_channel_listeners(p_owner uuid, p_connections uuid[], p_epochs bigint[], p_revisions integer[], p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.renew_channel_listeners(p_owner uuid, p_connections uuid[], p_epochs bigint[], p_revisions integer[], p_lease interval) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.replace_platform_policies(p_rows jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.replace_platform_policies(p_rows jsonb) TO cortex_app;
 
@@ -8031,6 +8362,14 @@ GRANT SELECT(secret_hash) ON TABLE public.browser_session TO cortex_resolver;
 
 GRANT UPDATE(last_seen_at) ON TABLE public.browser_session TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.channel_chat TO cortex_app;
+
+GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
+
+GRANT UPDATE(agent_id) ON TABLE public.channel_chat TO cortex_app;
+
+GRANT UPDATE(updated_at) ON TABLE public.channel_chat TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
@@ -8043,9 +8382,77 @@ GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_schedule
 
 GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
 
+GRANT SELECT(revision) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(config) ON TABLE public.channel_connection TO cortex_scheduler;
+
 GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT,INSERT ON TABLE public.channel_event TO cortex_app;
+GRANT DELETE ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT SELECT(event_id) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT SELECT(lane) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT UPDATE(payload) ON TABLE public.channel_event TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.channel_event TO cortex_app;
+GRANT SELECT(status) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT UPDATE(attempts) ON TABLE public.channel_event TO cortex_app;
+
+GRANT SELECT(received_at) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT UPDATE(next_attempt_at) ON TABLE public.channel_event TO cortex_app;
+GRANT SELECT(next_attempt_at),UPDATE(next_attempt_at) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT UPDATE(taken_by) ON TABLE public.channel_event TO cortex_app;
+GRANT UPDATE(taken_by) ON TABLE public.channel_event TO cortex_scheduler;
+
+GRANT UPDATE(last_error) ON TABLE public.channel_event TO cortex_app;
+
+GRANT UPDATE(settled_at) ON TABLE public.channel_event TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_listener TO cortex_app;
+
+GRANT SELECT(org_id),INSERT(org_id) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT(connection_id),INSERT(connection_id) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT(owner_id),INSERT(owner_id),UPDATE(owner_id) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT(epoch),INSERT(epoch),UPDATE(epoch) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT(leased_until),INSERT(leased_until),UPDATE(leased_until) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT(cursor) ON TABLE public.channel_listener TO cortex_scheduler;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.channel_prompt TO cortex_app;
+GRANT DELETE ON TABLE public.channel_prompt TO cortex_scheduler;
+
+GRANT SELECT(org_id) ON TABLE public.channel_prompt TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.channel_prompt TO cortex_scheduler;
+
+GRANT SELECT(chat_id) ON TABLE public.channel_prompt TO cortex_scheduler;
+
+GRANT SELECT(message_ref) ON TABLE public.channel_prompt TO cortex_scheduler;
+
+GRANT UPDATE(sender_id) ON TABLE public.channel_prompt TO cortex_app;
+
+GRANT UPDATE(data) ON TABLE public.channel_prompt TO cortex_app;
+
+GRANT UPDATE(created_at) ON TABLE public.channel_prompt TO cortex_app;
+GRANT SELECT(created_at) ON TABLE public.channel_prompt TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.credential_key TO cortex_app;
 
@@ -8176,6 +8583,8 @@ GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
 GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(data) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
 

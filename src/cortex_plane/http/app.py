@@ -30,6 +30,7 @@ from cortex_plane.kernel.errors import TooLarge
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
+from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
@@ -153,6 +154,7 @@ def create_api(
     app.state.callers = SharedReads[tuple[str, str | None], Actor]()
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
+    app.state.inbound = InboundDoor()
     return app
 
 

@@ -27,8 +27,11 @@ from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.main.sockets import address
 from cortex_plane.main.supervisor import stop_without
+from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.worker.channel_inbox import ChannelInbox
+from cortex_plane.worker.channel_listener import ChannelListener
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import Scheduler, in_background
 
@@ -97,6 +100,11 @@ async def serve(
         stack.push_async_callback(reach.close)
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))
+        inbox = ChannelInbox(db, reach.interactive, reach.public_url)
+        app.state.inbound = InboundDoor(reach.interactive, inbox.wake)
+        await stack.enter_async_context(in_background(inbox.run()))
+        polls = ChannelListener(db.own(PoolPurpose.NOTIFIER), reach.interactive, inbox.wake)
+        await stack.enter_async_context(in_background(polls.run()))
         server = _Server(config, on_ready, feed.close)
         if parent is not None:
             end = functools.partial(server.handle_exit, signal.SIGTERM, None)

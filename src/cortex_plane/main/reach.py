@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import mailbox
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
-from cortex_plane.notify.verbs.channel_port import ChannelPort
+from cortex_plane.notify.verbs.channel_port import ChannelPort, InteractiveChannel
 
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
@@ -98,6 +98,11 @@ class Reach:
     @property
     def channels(self) -> Sequence[ChannelPort]:
         return [self.webhooks] if self.email is None else [self.webhooks, self.email]
+
+    @property
+    def interactive(self) -> Mapping[str, InteractiveChannel]:
+        """The channels on which people act, by type."""
+        return {channel.channel_type: channel for channel in self.channels if isinstance(channel, InteractiveChannel)}
 
     async def close(self) -> None:
         if self.email is not None:

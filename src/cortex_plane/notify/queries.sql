@@ -2,10 +2,25 @@
 select notify_mapping($1, $2)
 
 
+-- name: advance_listener
+update channel_listener set cursor = coalesce($4, cursor), last_error = null, updated_at = plane_now()
+where connection_id = $1 and owner_id = $2 and epoch = $3 and leased_until > plane_now()
+returning true
+
+
 -- name: answer_webhook
 update inbound_event set answer = $3, answered_at = plane_now()
 where connection_id = $1 and event_id = $2 and answer is null
 returning true
+
+
+-- name: begin_channel_event
+-- Just before it is handled: the lease is renewed and the try is counted.
+update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + $3::interval
+from channel_connection c
+where e.seq = $1 and e.taken_by = $2 and e.status = 'pending' and c.id = e.connection_id
+returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
+  plane_now() as now
 
 
 -- name: begin_delivery
@@ -19,6 +34,10 @@ returning exists (
   where o.lane = $3 and o.taken_by = $2 and o.id <> $1 and o.taken_until < plane_now() + $4::interval * 0.75) as others_run_out
 
 
+-- name: choose_chat_agent
+update channel_chat set agent_id = $2 where id = $1
+
+
 -- name: claim_webhook
 insert into inbound_event (org_id, connection_id, event_id, body_hash) values ($1, $2, $3, $4)
 on conflict do nothing
@@ -26,6 +45,10 @@ on conflict do nothing
 
 -- name: count_failures
 update channel_connection set failing_since = plane_now() where id = $1 and failing_since is null
+
+
+-- name: delete_prompt
+delete from channel_prompt where connection_id = $1 and chat_id = $2 and message_ref = $3
 
 
 -- name: deliveries_of_approval
@@ -46,6 +69,21 @@ where id = $1 and disabled_at is null
 returning name
 
 
+-- name: get_card_source
+select n.id, n.approval_id, n.desired_version, o.name as org, o.settings -> 'redact' as redact,
+  to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id)) as approval,
+  coalesce((select array_agg(p.display_name order by p.display_name) from approval_deciders(n.org_id, n.approval_id) p
+    where a.status = 'pending'), '{}') as deciders,
+  (select coalesce(jsonb_agg(to_jsonb(v) || jsonb_build_object('member_id', v.user_account_id) order by v.created_at), '[]')
+   from approval_vote v where v.org_id = n.org_id and v.approval_id = n.approval_id and v.version = a.version) as votes,
+  (select coalesce(jsonb_agg(to_jsonb(h) || jsonb_build_object('at', h.created_at) order by h.id), '[]')
+   from approval_delegation h where h.org_id = n.org_id and h.approval_id = n.approval_id) as delegations
+from notification n
+join org o on o.id = n.org_id
+join approval_shown a on a.org_id = n.org_id and a.id = n.approval_id
+where n.id = $1 and n.connection_id = $2 and n.kind = 'approval'
+
+
 -- name: get_delivery
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
@@ -53,6 +91,27 @@ select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, 
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
 left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+where n.id = $1
+
+
+-- name: get_prompt
+select data from channel_prompt where connection_id = $1 and chat_id = $2 and message_ref = $3 and sender_id = $4
+
+
+-- name: get_reply
+-- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person.
+select a.name as agent, m.text, j.status, j.error_message,
+  (select r.status from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+   where i.org_id = n.org_id and i.job_id = j.id order by r.resolved_at desc nulls last limit 1) as decision,
+  exists (select from channel_chat c
+    join channel_mapping w on w.org_id = n.org_id and w.connection_id = c.connection_id and w.channel_user_id = c.sender_id
+      and w.verified_at is not null and w.user_account_id = s.user_account_id
+    where c.org_id = n.org_id and c.id = (n.data ->> 'chat')::uuid) as reachable
+from notification n
+join session s on s.org_id = n.org_id and s.id = (n.data ->> 'session')::uuid
+join agent a on a.org_id = n.org_id and a.id = s.agent_id
+left join message m on m.org_id = n.org_id and m.session_id = s.id and m.seq = (n.data ->> 'seq')::bigint
+left join job j on j.org_id = n.org_id and j.id = (n.data ->> 'job')::uuid
 where n.id = $1
 
 
@@ -87,6 +146,17 @@ where c.id = $3
 returning id
 
 
+-- name: insert_prompt
+insert into channel_prompt (org_id, connection_id, chat_id, message_ref, sender_id, data) values ($1, $2, $3, $4, $5, $6)
+on conflict (org_id, connection_id, chat_id, message_ref) do update
+  set sender_id = excluded.sender_id, data = excluded.data, created_at = plane_now()
+
+
+-- name: last_prompt
+select message_ref, data from channel_prompt where connection_id = $1 and chat_id = $2 and sender_id = $3
+order by created_at desc limit 1
+
+
 -- name: list_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
@@ -109,9 +179,18 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
+-- name: note_inbound
+update channel_connection set last_inbound_at = plane_now()
+where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
+
+
+-- name: note_listener_error
+update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
+
+
 -- name: open_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
-  n.mapping_id, n.desired_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
+  n.mapping_id, n.desired_version, n.rendered_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
   c.name as connection, c.config, c.sealed as connection_sealed, c.disabled_at is not null as disabled,
   m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member,
   u.deactivated_at is not null as deactivated, o.name as org, o.settings -> 'redact' as redact,
@@ -159,8 +238,17 @@ left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
 where n.id = $1 and n.taken_by = $2
 
 
+-- name: release_channel_events
+update channel_event set taken_by = null, next_attempt_at = plane_now() where seq = any ($1::bigint[]) and taken_by = $2
+
+
 -- name: release_deliveries
 update notification set taken_by = null, taken_until = null where id = $1 and taken_by = $2
+
+
+-- name: release_listener
+update channel_listener set leased_until = plane_now(), updated_at = plane_now()
+where connection_id = $1 and owner_id = $2 and epoch = $3
 
 
 -- name: renew_lease
@@ -170,6 +258,21 @@ where n.lane = $2 and n.id in (
   select o.id from notification o
   where o.lane = $2 and o.taken_by = $1 and o.taken_until < plane_now() + $3::interval * 0.75
   for no key update skip locked)
+
+
+-- name: repeat_card
+-- What a message shows is shown again, whatever the channel thinks of it.
+update notification n
+set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, next_attempt_at = plane_now(),
+  data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
+where n.id = $1
+
+
+-- name: report_undelivered
+update notification n set status = 'dead', last_error = $3, next_attempt_at = null
+where n.org_id = $4 and n.connection_id = $1 and n.message_ref = $2 and n.status = 'delivered'
+  and n.created_at > plane_now() - interval '30 days'
+returning n.id, n.kind, n.approval_id, n.user_account_id
 
 
 -- name: resend_delivery
@@ -189,6 +292,10 @@ where n.id = $1 and m.org_id = n.org_id and m.id = n.mapping_id and m.suppressed
 returning m.id
 
 
+-- name: retry_channel_event
+update channel_event set taken_by = null, next_attempt_at = plane_now() + $3::interval, last_error = $4 where seq = $1 and taken_by = $2
+
+
 -- name: retry_delivery
 update notification n
 set attempts = $4, last_error = $5, taken_by = null, taken_until = null,
@@ -197,7 +304,31 @@ where n.id = $1 and n.taken_by = $2
 returning n.id
 
 
+-- name: settle_channel_event
+-- What failed keeps its payload, so that somebody can see what it was.
+update channel_event
+set status = $3, payload = case when $3 = 'done' then null else payload end, next_attempt_at = null, taken_by = null,
+  settled_at = plane_now(), last_error = $4
+where seq = $1 and taken_by = $2 and status = 'pending'
+returning true
+
+
+-- name: store_channel_events
+insert into channel_event (org_id, connection_id, event_id, lane, payload)
+select $1, $2, e.id, hashtextextended(e.chat, 4), e.payload
+from unnest($3::text[], $4::text[], $5::jsonb[]) with ordinality e (id, chat, payload, n)
+order by e.n
+on conflict do nothing
+returning seq
+
+
 -- name: suppress_delivery
 update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
 where id = $1 and suppressed_at is null
 returning id
+
+
+-- name: upsert_chat
+insert into channel_chat (org_id, id, connection_id, chat_id, sender_id, thread) values ($1, $2, $3, $4, $5, $6)
+on conflict (org_id, connection_id, chat_id, sender_id) do update set thread = excluded.thread, updated_at = plane_now()
+returning id, agent_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from cortex_plane.kernel.routes import ListRoute, Route, filters
+from cortex_plane.notify.model.channels import MAX_EVENT_BYTES
 from cortex_plane.notify.model.notifications import MAX_INBOUND_BYTES, EventAnswer, Ping
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
 
@@ -30,3 +31,14 @@ RECEIVE_EVENT = Route(
     # A document would only say that made-up requests are refused; docs/guides/webhooks.md describes the route.
     in_document=False,
 )
+
+RECEIVE_CHANNEL_EVENT = Route(
+    "POST /v1/connections/{connection_id}/inbound",
+    bytes,
+    max_body=MAX_EVENT_BYTES,
+    needs_key=False,
+    # What it takes and answers is the vendor's own protocol.
+    in_document=False,
+)
+CHECK_CHANNEL_ADDRESS = Route("GET /v1/connections/{connection_id}/inbound", bytes, needs_key=False, in_document=False)
+"""Some vendors ask for an echo before they send anything to an address."""

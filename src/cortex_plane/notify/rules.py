@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation
+from cortex_plane.approvals.model.questions import QuestionForm
+from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.notifications import Occasion
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
@@ -76,3 +82,65 @@ def occasion(
     if now.level != earlier.get("level"):
         return Occasion.ESCALATED
     return Occasion.DELEGATED if now.delegations != earlier.get("delegations") else Occasion.CHANGED
+
+
+def job_report(status: str, decision: str | None) -> str:
+    """What the person of a conversation is told of a job that stopped; ``decision``: on its last request, where it had one."""
+    if status == JobStatus.WAITING_FOR_APPROVAL:
+        return "I need an approval before I go on."
+    if decision == ApprovalStatus.DENIED:
+        return "The agent stopped: what it wanted to do was denied."
+    if decision == ApprovalStatus.EXPIRED:
+        return "The agent stopped: nobody decided in time about what it wanted to do."
+    return "The agent stopped because of an error. Nothing that you wrote is lost: write again to let it try anew."
+
+
+_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[:=]\s*(.*?)\s*")
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+def answer_prompt(form: QuestionForm) -> str:
+    """What is asked of somebody who answers a question in a chat."""
+    if form.choices:
+        return "Reply to this message with one of these:\n" + "\n".join(f"- {choice}" for choice in form.choices)
+    if form.schema is None:
+        return "Reply to this message with your answer."
+    lines = [f"{field.name}: {field.description or field.label}" for field in form.fields]
+    return "Reply to this message with one line for each of these, as `name: value`:\n" + "\n".join(lines)
+
+
+def read_answer(form: QuestionForm | None, words: str) -> Any:
+    """What the agent gets: the words, one of the choices, or an object from lines of `name: value`, or from JSON."""
+    if form is None or (not form.choices and form.schema is None):
+        return words
+    if form.choices:
+        return next((choice for choice in form.choices if choice.casefold() == words.casefold()), words)
+    if words.startswith("{"):
+        try:
+            return orjson.loads(words)
+        except orjson.JSONDecodeError:
+            raise _unreadable("it begins like JSON, and is none") from None
+    types = {field.name: field.type for field in form.fields}
+    if len(types) == 1 and _LINE.fullmatch(words) is None:
+        ((name, kind),) = types.items()
+        return {name: _value(name, kind, words)}
+    answer = {}
+    for line in filter(str.strip, words.splitlines()):
+        match = _LINE.fullmatch(line)
+        if match is None or match[1] not in types:
+            raise _unreadable(f"`{line[:100]}` is no line of the form `name: value`")
+        answer[match[1]] = _value(match[1], types[match[1]], match[2])
+    return answer
+
+
+def _value(name: str, kind: str, text: str) -> Any:
+    try:
+        if kind == "boolean":
+            return _TRUTHS[text.lower()]
+        return text if kind == "string" else int(text) if kind == "integer" else float(text)
+    except (ValueError, KeyError):
+        raise _unreadable(f"`{name}` must be {'yes or no' if kind == 'boolean' else 'a number'}") from None
+
+
+def _unreadable(fault: str) -> InvalidInput:
+    return InvalidInput(f"The answer does not fit: {fault}. Reply again.", code="answer_invalid")

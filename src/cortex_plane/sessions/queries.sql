@@ -50,6 +50,10 @@ where id = $1 and ($2::uuid is null or $2 in (user_account_id, opened_by))
 for no key update
 
 
+-- name: open_conversation
+select id from session where user_account_id = $1 and agent_id = $2 and kind = 'conversation' and status <> 'TERMINATED'
+
+
 -- name: release_session
 update session
 set held_at = case when $2::text is null or held_by <@ array[$2] then null else held_at end,

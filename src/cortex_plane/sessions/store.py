@@ -89,6 +89,7 @@ async def ingest_message(
     facts: Sequence[Fact],
     checked: CheckedMapping | None,
     once: IdempotencyKey | None,
+    chat_id: UUID | None = None,
 ) -> session_model.IngestedMessage:
     """Ids are for account, mapping, session and job, audit entries for account, session, message, job and activation. Raises
     ``Conflict`` (`mapping_unchecked`) where the sender has another mapping than the one that was ``checked``."""
@@ -97,7 +98,7 @@ async def ingest_message(
     (row,) = await db.call(
         "ingest_message", actor.org_id, connection_id, *split_ref(inbound.agent), sender, inbound.display_name or sender,
         inbound.metadata, text, session_model.title_from(text), *ids, *[fact.body for fact in facts], mac,
-        *(checked or (None, None)), actor.key_id, *_parts(once),
+        *(checked or (None, None)), actor.key_id, *_parts(once), chat_id,
     )  # fmt: skip
     return parse(session_model.IngestedMessage, row)
 

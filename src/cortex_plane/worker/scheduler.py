@@ -59,6 +59,7 @@ CHORES = (
     Chore("forgotten chunks", HOUR, "sessions.verbs.events:forget_chunks"),
     Chore("callback secrets", HOUR, "approvals.verbs.credentials:keep"),
     Chore("failing webhooks", HOUR, "notify.verbs.webhooks:keep"),
+    Chore("old events of channels", HOUR, "notify.verbs.channel_events:forget_events"),
     Chore("old signals", HOUR, "jobs.verbs.steering:forget_signals"),
     Chore("old resolutions", HOUR, "calls.verbs.resolutions:forget_resolutions"),
     Chore("old minutes of atlases", HOUR, "gates.verbs.atlas_cache:forget_minutes"),

@@ -123,7 +123,7 @@ class GitHubChannel:
         return str(int(expect(answer, 201)["id"]))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply, repository: str, number: str) -> Sent:
-        if not reply.is_final:
+        if not reply.text:
             return Sent()
         refs = [
             await self._post(outgoing.target, repository, number, text)

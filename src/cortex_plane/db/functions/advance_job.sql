@@ -43,6 +43,7 @@ declare
   done boolean;
   atlases bigint;
   pauses record;
+  the_chat uuid;
 begin
   -- Assignments, not queries: an expression without tables needs no executor.
   status := set_config('app.org_id', p_org::text, true);
@@ -131,7 +132,7 @@ begin
     if p_more -> 'gates' ? 'state' then
       perform lock_gates(p_org, the_job.session_id, now);
     end if;
-    select h.message_seq into strict message_seq
+    select h.message_seq, h.chat_id into strict message_seq, the_chat
     from session_head h where h.org_id = p_org and h.session_id = the_job.session_id for update;
     if p_status = 'COMPLETED' and the_job.kind = 'conversation' and message_seq > p_message_seq then
       status := 'RUNNING';
@@ -256,6 +257,9 @@ begin
     insert into message (org_id, session_id, seq, role, text, job_id, created_at)
     values (p_org, the_job.session_id, message_seq + 1, 'assistant', p_reply, p_job, now);
     new_messages := 1;
+    if the_chat is not null then
+      perform push_reply(p_org, the_job.session_id, the_chat, jsonb_build_object('seq', message_seq + 1), now);
+    end if;
   end if;
 
   if new_messages > 0 or cardinality(p_event_types) > 0 or cardinality(p_actions) > 0 then

@@ -35,7 +35,10 @@ begin
     from job j
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
-    cross join lateral (values (m.author_id), (m.key_id)) i (identity)
+    cross join lateral (
+      select m.author_id union all select m.key_id
+      -- A message of a channel: whoever set its connection up could have made it.
+      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w

@@ -1,9 +1,11 @@
+drop function if exists deliver_message(uuid, session, text, uuid, uuid, uuid, uuid, text[], bytea[], bytea, bytea);
+
 -- Shared by every way a message enters: put it into an open session and see to it that a job will read it.
 -- The open job is looked for under the head's lock: a job that finishes takes the same lock to check that it has
--- read everything, so no message falls between the two.
+-- read everything, so no message falls between the two. p_chat: where its answer goes; null: to nobody in particular.
 create or replace function deliver_message(
   p_org uuid, p_session session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid,
-  actions text[], bodies bytea[], job_body bytea, active_body bytea,
+  actions text[], bodies bytea[], job_body bytea, active_body bytea, p_chat uuid,
   out message_seq bigint, out job_id uuid, out created_job boolean)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
@@ -11,14 +13,18 @@ declare
   event_types text[] := array['message'];
   event_jobs uuid[];
   event_data jsonb[];
+  the_chat uuid;
 begin
   if p_session.status <> 'ACTIVE' then
     update session s set status = 'ACTIVE', revision = s.revision + 1 where s.org_id = p_org and s.id = p_session.id;
     actions := 'session_activated'::text || actions;
     bodies := active_body || bodies;
   end if;
-  select h.message_seq + 1 into strict message_seq
+  select h.message_seq + 1, h.chat_id into strict message_seq, the_chat
   from session_head h where h.org_id = p_org and h.session_id = p_session.id for update;
+  if the_chat is distinct from p_chat then -- what the agent says goes to where its person wrote last
+    update session_head h set chat_id = p_chat where h.org_id = p_org and h.session_id = p_session.id;
+  end if;
   select j.id into job_id from job j
   where j.org_id = p_org and j.session_id = p_session.id and j.kind = 'conversation'
     and j.status not in ('COMPLETED', 'FAILED', 'CANCELLED');

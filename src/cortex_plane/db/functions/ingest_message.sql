@@ -1,3 +1,6 @@
+drop function if exists ingest_message(uuid, uuid, uuid, text, text, text, jsonb, text, text, uuid, uuid, uuid, uuid, bytea, bytea,
+  bytea, bytea, bytea, bytea, uuid, uuid, uuid, text, bytea);
+
 -- A message from a channel: finds or makes the account, the mapping and the session, appends the message and
 -- creates the job where none is open. One round trip, one commit. Ids and audit bodies of whatever may have to be
 -- made come from the caller; those that are not needed are dropped. p_mac is that of the mapping that may have to be made. A sender
@@ -7,7 +10,7 @@ create or replace function ingest_message(
   p_metadata jsonb, p_text text, p_title text,
   p_account uuid, p_mapping uuid, p_session uuid, p_job uuid,
   p_account_body bytea, p_session_body bytea, p_message_body bytea, p_job_body bytea, p_active_body bytea,
-  p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea)
+  p_mac bytea, p_checked uuid, p_checked_account uuid, p_caller uuid, p_key text, p_fingerprint bytea, p_chat uuid)
   returns table (
     session_id uuid, message_seq bigint, job_id uuid, user_account_id uuid, created text[], replayed boolean)
   language plpgsql set search_path = public, pg_temp as $$
@@ -136,7 +139,7 @@ begin
 
   delivered := deliver_message(
     p_org, the_session, p_text, known_account, known_mapping, p_caller, p_job,
-    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body);
+    actions || 'message_received'::text, bodies || p_message_body, p_job_body, p_active_body, p_chat);
   -- Whose key brought it says nothing about the person who wrote it.
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);

@@ -47,7 +47,7 @@ begin
   end if;
   delivered := deliver_message(
     p_org, the_session, p_text, p_author, null, case when p_author is null then p_caller end, p_job, array['message_received'], array[p_message_body],
-    p_job_body, p_active_body);
+    p_job_body, p_active_body, null);
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = p_session) then
     perform require_atlas_access(p_org, p_session, p_caller, p_author);
   end if;

@@ -15,7 +15,7 @@ from cortex_plane.http.lists import ordered, pages, whole
 from cortex_plane.http.problems import problem
 from cortex_plane.http.streams import Download
 from cortex_plane.notify import routes as notify_routes
-from cortex_plane.notify.verbs import deliveries, webhooks
+from cortex_plane.notify.verbs import deliveries, inbound, webhooks
 from cortex_plane.proof import routes as proof_routes
 from cortex_plane.proof.verbs import audit, receipts
 from cortex_plane.tenancy.model.access import Permission
@@ -55,6 +55,16 @@ async def receive_event(exchange: Exchange, connection_id: UUID) -> Response:
     return reply(await webhooks.receive(exchange.db, connection_id, request.headers, await request.body()))
 
 
+async def receive_channel_event(exchange: Exchange, connection_id: UUID) -> Response:
+    """As the vendor's protocol wants it answered."""
+    request = exchange.request
+    received = inbound.VendorRequest(
+        request.method, dict(request.query_params), dict(request.headers), await request.body()
+    )
+    vendor_reply = await inbound.receive(exchange.db, exchange.state.inbound, connection_id, received)
+    return Response(vendor_reply.body, vendor_reply.status, media_type=vendor_reply.content_type)
+
+
 DECLARATIONS = (proof_routes, routes, notify_routes)
 BINDINGS: tuple[Binding, ...] = (
     answer(proof_routes.GET_RECEIPT, receipts.get_receipt),
@@ -84,6 +94,8 @@ BINDINGS: tuple[Binding, ...] = (
     handle(routes.DENY_BY_PATH, None, refuse_token_in_path),
     answer(notify_routes.TEST_CONNECTION, webhooks.try_out, lambda exchange: {"channel": exchange.state.webhooks}),
     handle(notify_routes.RECEIVE_EVENT, None, receive_event),
+    handle(notify_routes.RECEIVE_CHANNEL_EVENT, None, receive_channel_event),
+    handle(notify_routes.CHECK_CHANNEL_ADDRESS, None, receive_channel_event),
     pages(notify_routes.LIST_DELIVERIES, deliveries.list_deliveries, "deliveries"),
     answer(notify_routes.GET_DELIVERY, deliveries.get_delivery),
     answer(notify_routes.RESEND_DELIVERY, deliveries.resend_delivery),

@@ -15,6 +15,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+MAX_EVENT_BYTES = 256 * 1024
+"""Of a request of a vendor."""
+
 
 class ReasonInput(StrEnum):
     """How a channel asks for the reason of a denial, or for the words of a response."""

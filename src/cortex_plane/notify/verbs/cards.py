@@ -18,8 +18,11 @@ from cortex_plane.approvals.store import TokenRow, insert_tokens
 from cortex_plane.approvals.verbs import credentials
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.gates.model.gates import ShownAnswer
+from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.text import escaped_json, marked, readable_json, redact, redact_text
+from cortex_plane.notify.model.channels import Button, ButtonAction
 from cortex_plane.notify.model.notifications import Card, CardAnswer, CardVote, Occasion
+from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 
 LONGEST_ARGUMENTS = 4000
 LONGEST_TEXT = 1000
@@ -40,6 +43,18 @@ class CardSource:
     org: str
     redact: Sequence[str] | None
     """The org's own names of secrets, besides the plane's."""
+
+
+def source_of(row: Mapping[str, Any], approval: Approval) -> CardSource:
+    """From the columns of a query that reads a request for its card."""
+    return CardSource(
+        approval=approval,
+        votes=[parse(Vote, vote) for vote in row["votes"]],
+        delegations=[parse(approval_model.Delegation, hop) for hop in row["delegations"]],
+        deciders=row["deciders"],
+        org=row["org"],
+        redact=row["redact"],
+    )
 
 
 _SAME = (
@@ -87,6 +102,25 @@ def card(source: CardSource, occasion: Occasion, public_url: str) -> Card:
         url=f"{public_url.rstrip('/')}/approvals/{approval.id}",
     )
     return replace(card_content, truncated=pen.cut, redacted=pen.hid)
+
+
+def may_approve(card: Card, channel: InteractiveChannel) -> bool:
+    """Whether a message of this channel may carry `Approve`: where policy wants no login, and it shows all that would be approved."""
+    if card.is_question or card.template in ASKS_FOR_LOGIN or card.truncated or card.redacted:
+        return False
+    return channel.shows_whole(card)
+
+
+def with_buttons(card: Card, channel: InteractiveChannel, notification_id: UUID) -> Card:
+    """With what its person may press; nothing once it is decided."""
+    if card.status is not ApprovalStatus.PENDING or card.kind is ApprovalKind.UNCERTAIN_EFFECT:
+        return card
+    actions = [ButtonAction.APPROVE] if may_approve(card, channel) else []
+    actions.append(ButtonAction.DENY)
+    if card.kind is ApprovalKind.CALL:
+        actions.append(ButtonAction.RESPOND)
+    buttons = (Button(action=action, notification_id=notification_id, version=card.version) for action in actions)
+    return replace(card, buttons=tuple(buttons))
 
 
 class DecidingCards:

@@ -14,14 +14,15 @@ from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.notify import rules as delivery_rules
 from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.model.channels import DeliveryReport
 from cortex_plane.notify.model.notifications import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
 from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
-from cortex_plane.tenancy.model.access import Actor, Fact, Permission
+from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
-from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, require_found, transaction_verb
+from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, record, require_found, transaction_verb
 
 LONGEST_ERROR = 500
 
@@ -169,3 +170,14 @@ async def resend_delivery(tx: Transaction, actor: Actor, id: UUID) -> Delivery:
     else:
         await proof_store.append_to_org(tx, fact)
     return require_found(await notify_store.get_delivery(tx, id), "delivery")
+
+
+async def report_undelivered(db: Database, org_id: UUID, connection_id: UUID, report: DeliveryReport) -> None:
+    """The vendor took a message and could not bring it to its person: it is a dead letter now."""
+    reason = report.problem[:LONGEST_ERROR]
+    async with db.transaction(org_id) as tx:
+        rows = await tx.rows(queries.report_undelivered, connection_id, report.message_ref, reason, org_id)
+        actor = scheduler_actor(org_id, connection_id, "channels")
+        for row in rows:
+            payload = {"delivery": str(row["id"]), "member_id": str(row["user_account_id"]), "reason": reason}
+            await record(tx, actor, f"{row['kind']}_undeliverable", approval=row["approval_id"], **payload)

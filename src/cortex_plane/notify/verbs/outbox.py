@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation, Vote
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Delegation
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
@@ -22,6 +23,7 @@ from cortex_plane.notify.model.notifications import (
     Alert,
     Callback,
     Card,
+    ChatReply,
     Invitation,
     Notice,
     Outgoing,
@@ -31,7 +33,7 @@ from cortex_plane.notify.model.notifications import (
 from cortex_plane.notify.rules import SCHEDULE, ReportedState
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import cards
-from cortex_plane.notify.verbs.channel_port import ChannelPort
+from cortex_plane.notify.verbs.channel_port import ChannelPort, InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.identities import NotificationKind
 from cortex_plane.tenancy.verbs import connections
@@ -154,13 +156,15 @@ async def _prepare(
         )  # fmt: skip
         return None
     state: Mapping[str, Any] = {}
-    content: Card | Invitation | Callback | Notice | Alert | None
+    content: Card | Invitation | Callback | Notice | Alert | ChatReply | None
     if row["kind"] == NotificationKind.NOTICE:
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.ALERT:
         data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
+    elif row["kind"] == NotificationKind.REPLY:
+        content = await _reply(tx, row)
     elif approval is None:
         content = await connections.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
     elif row["call_id"] is not None:
@@ -169,6 +173,15 @@ async def _prepare(
         content, state = await _card(deciding, channel, public_url, row, approval)
     outgoing = None if content is None else _outgoing(db, lane.org_id, row, content)
     return _prepared(row, outgoing, state)
+
+
+async def _reply(tx: Transaction, row: Row) -> ChatReply:
+    reply = require_found(await tx.row(notify_store.queries.get_reply, row["id"]), "conversation")
+    if not reply["reachable"]:
+        raise _not_theirs()
+    text = reply["text"] if reply["status"] is None else delivery_rules.job_report(reply["status"], reply["decision"])
+    is_final = reply["status"] != JobStatus.WAITING_FOR_APPROVAL
+    return ChatReply(agent=reply["agent"], text=text or "", thread=row["data"].get("thread"), is_final=is_final)
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:
@@ -186,20 +199,17 @@ async def _card(
     deciding: cards.DecidingCards, channel: ChannelPort, public_url: str, row: Row, approval: Approval
 ) -> tuple[Card | None, Mapping[str, Any]]:
     hops = [parse(Delegation, hop) for hop in row["delegations"]]
-    source = cards.CardSource(
-        approval=approval,
-        votes=[parse(Vote, vote) for vote in row["votes"]],
-        delegations=hops,
-        deciders=row["deciders"],
-        org=row["org"],
-        redact=row["redact"],
-    )
+    source = cards.source_of(row, approval)
     state = asdict(ReportedState.of(approval, hops))
     occasion = delivery_rules.occasion(approval, hops, row["member_id"], row["said"], int(row["data"].get("level", 0)))
     card = cards.card(source, occasion, public_url)
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
-    if not unsure and not channel.concerns(card, row["shown"]):
+    is_repeated = row["data"].get("repeat", 0) > row["rendered_version"]
+    # In a shared place anybody may press, and each press is judged by who pressed.
+    if (row["decides"] or row["mapping_id"] is None) and isinstance(channel, InteractiveChannel):
+        card = cards.with_buttons(card, channel, row["id"])
+    if not unsure and not is_repeated and not channel.concerns(card, row["shown"]):
         return None, state
     if row["decides"] and getattr(channel, "carries_credentials", True):
         card = await deciding.make(
@@ -246,7 +256,9 @@ def _prepared(row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> 
     )
 
 
-def _outgoing(db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice | Alert) -> Outgoing:
+def _outgoing(
+    db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice | Alert | ChatReply
+) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
         id=row["id"],

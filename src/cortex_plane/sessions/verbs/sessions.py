@@ -164,9 +164,11 @@ _mappings: OrderedDict[Sender, sessions_store.CheckedMapping] = OrderedDict()
 
 @verb(Permission.MESSAGE_INGEST)
 async def ingest_message(
-    db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: IdempotencyKey | None = None
-) -> IngestedMessage:
-    """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it."""
+    db: Database, actor: Actor, connection_id: UUID, inbound: InboundMessage, once: IdempotencyKey | None = None,
+    *, chat_id: UUID | None = None,
+) -> IngestedMessage:  # fmt: skip
+    """Whoever wrote, and whatever exists already: afterwards the message is in a session with a job to read it. ``chat_id``: of the
+    `channel_chat` to which its answer is pushed."""
     account, mapping, session, job = new_id(), new_id(), new_id(), new_id()
     where = {"connection": str(connection_id), "external_user": inbound.external_user_id}
     facts = (
@@ -180,7 +182,15 @@ async def ingest_message(
     for _ in range(TRIES):
         try:
             delivery = await sessions_store.ingest_message(
-                db, actor, connection_id, inbound, (account, mapping, session, job), facts, _mappings.get(sender), once
+                db,
+                actor,
+                connection_id,
+                inbound,
+                (account, mapping, session, job),
+                facts,
+                _mappings.get(sender),
+                once,
+                chat_id,
             )
             break
         except Conflict as error:

@@ -380,6 +380,8 @@ class NotificationKind(StrEnum):
     """What happened under an atlas, for its steward."""
     ALERT = "alert"
     """What operators and admins have to know at once."""
+    REPLY = "reply"
+    """What an agent said, for the chat from which its person wrote last."""
 
 
 class DeliveryStatus(StrEnum):

@@ -1,0 +1,159 @@
+-- What people did on channels: who handles it, and who listens for it.
+
+-- Takes up to p_lanes chats with something that is due, each with up to p_per_lane of its events in order. It begins at any of them, so that
+-- nobody is always last. While somebody has the first event of a chat, nobody else takes from that chat.
+create or replace function claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval)
+  returns table (org_id uuid, connection_id uuid, seqs bigint[])
+  language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  started uuid := gen_random_uuid();
+  at_org uuid := started;
+  at_connection uuid := '00000000-0000-0000-0000-000000000000';
+  at_lane bigint := -9223372036854775808;
+  around boolean := false;
+  head record;
+  wanted integer := p_lanes;
+begin
+  if not exists (select from channel_event e where e.next_attempt_at <= due) then
+    return;
+  end if;
+  while wanted > 0 loop
+    select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
+    where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
+    order by e.org_id, e.connection_id, e.lane, e.seq limit 1;
+    if not found or (around and head.org_id > started) then
+      exit when around;
+      around := true;
+      at_org := '00000000-0000-0000-0000-000000000000';
+      at_connection := at_org;
+      at_lane := -9223372036854775808;
+      continue;
+    end if;
+    at_org := head.org_id;
+    at_connection := head.connection_id;
+    at_lane := head.lane;
+    continue when head.next_attempt_at > due;
+    continue when not exists (
+      select from channel_connection c
+      where c.org_id = at_org and c.id = at_connection and c.channel_type = any (p_channels));
+    continue when not pg_try_advisory_xact_lock(hashtextextended(at_connection::text || at_lane::text, 5));
+    -- A statement of its own: it sees what was committed before the lock was free.
+    with first as (
+      select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
+      where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending'
+      order by e.seq limit p_per_lane)
+    select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
+    continue when seqs is null;
+    update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
+    where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
+    org_id := at_org;
+    connection_id := at_connection;
+    return next;
+    wanted := wanted - 1;
+  end loop;
+end
+$$;
+
+-- Deletes what vendors do not send again any more, and questions that nobody answered. At most p_limit of each, oldest first.
+create or replace function forget_channel_events(p_older interval, p_limit integer) returns integer
+  language plpgsql security definer set search_path = public, pg_temp as $$
+declare
+  gone integer;
+begin
+  delete from channel_prompt p
+  where (p.org_id, p.connection_id, p.chat_id, p.message_ref) in (
+    select o.org_id, o.connection_id, o.chat_id, o.message_ref from channel_prompt o
+    where o.created_at < (select plane_now()) - p_older order by o.created_at limit p_limit);
+  delete from channel_event e
+  where (e.org_id, e.connection_id, e.event_id) in (
+    select o.org_id, o.connection_id, o.event_id from channel_event o
+    where o.received_at < (select plane_now()) - p_older and o.status <> 'pending' order by o.received_at limit p_limit);
+  get diagnostics gone = row_count;
+  return gone;
+end
+$$;
+
+-- Connections that are to be listened to and that nobody listens to now: this process does, until its lease has run out.
+create or replace function claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval)
+  returns table (org_id uuid, connection_id uuid, epoch bigint, cursor text, revision integer)
+  language plpgsql security definer set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+  free record;
+begin
+  for free in
+    select c.org_id, c.id, c.revision from channel_connection c
+    left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
+    where c.config ->> 'mode' in ('polling', 'socket') and c.disabled_at is null and c.channel_type = any (p_channels)
+      and (l.connection_id is null or l.leased_until <= due)
+    order by l.leased_until nulls first limit p_limit
+  loop
+    continue when not pg_try_advisory_xact_lock(hashtextextended(free.id::text, 6));
+    insert into channel_listener as l (org_id, connection_id, owner_id, epoch, leased_until)
+    values (free.org_id, free.id, p_owner, 1, due + p_lease)
+    on conflict (org_id, connection_id) do update
+      set owner_id = p_owner, epoch = l.epoch + 1, leased_until = due + p_lease where l.leased_until <= due
+    returning l.org_id, l.connection_id, l.epoch, l.cursor into org_id, connection_id, epoch, cursor;
+    continue when not found;
+    revision := free.revision;
+    return next;
+  end loop;
+end
+$$;
+
+-- The lease of what this process listens to is renewed. Returns what it still has, and what it is to listen to: whose connection was
+-- disabled or changed is not among it.
+create or replace function renew_channel_listeners(p_owner uuid, p_connections uuid[], p_epochs bigint[], p_revisions integer[], p_lease interval)
+  returns table (connection_id uuid)
+  language plpgsql security definer set search_path = public, pg_temp as $$
+#variable_conflict use_column
+declare
+  due timestamptz := plane_now();
+begin
+  return query
+    update channel_listener l set leased_until = due + p_lease
+    from unnest(p_connections, p_epochs, p_revisions) h (id, epoch, revision)
+    join channel_connection c on c.id = h.id and c.revision = h.revision and c.disabled_at is null
+    where l.org_id = c.org_id and l.connection_id = h.id and l.owner_id = p_owner and l.epoch = h.epoch and l.leased_until > due
+    returning l.connection_id;
+end
+$$;
+
+call pg_temp.give_functions('cortex_scheduler', 'claim_channel_events(uuid, text[], integer, integer, interval)',
+  'forget_channel_events(interval, integer)', 'claim_channel_listeners(uuid, text[], integer, interval)',
+  'renew_channel_listeners(uuid, uuid[], bigint[], integer[], interval)');
+
+-- What an agent says to the person of its session, or what is to be said about it, goes to the chat from which they wrote last.
+create or replace function push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamptz) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
+  select p_org, new_id(), 'reply', c.connection_id, n.channel_type, s.user_account_id, c.chat_id,
+    jsonb_build_object('chat', c.id, 'session', p_session, 'thread', c.thread) || p_data, p_at, p_at
+  from channel_chat c
+  join channel_connection n on n.org_id = p_org and n.id = c.connection_id
+  join session s on s.org_id = p_org and s.id = p_session
+  where c.org_id = p_org and c.id = p_chat and s.user_account_id is not null;
+end
+$$;
+
+-- A conversation that stops says so where its person wrote last.
+create or replace function job_reported() returns trigger
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_chat uuid;
+begin
+  select h.chat_id into the_chat from session_head h where h.org_id = new.org_id and h.session_id = new.session_id;
+  if the_chat is not null then
+    perform push_reply(new.org_id, new.session_id, the_chat, jsonb_build_object('job', new.id, 'status', new.status), new.updated_at);
+  end if;
+  return null;
+end
+$$;
+
+create or replace trigger job_reported after update of status on job
+  for each row when (new.kind = 'conversation' and old.status <> new.status and new.status in ('FAILED', 'WAITING_FOR_APPROVAL'))
+  execute function job_reported();

@@ -1,0 +1,137 @@
+"""What people do on channels: the door through which vendors bring it, and what it leads to.
+
+The order of a request of a vendor: which connection, is its signature good, what does it hold, store it, answer. What it leads to comes
+afterwards: a press decides, a message reaches an agent, a report marks a delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.errors import CortexError, InvalidInput, Unauthenticated
+from cortex_plane.kernel.meters import meters
+from cortex_plane.notify.model import channels as model
+from cortex_plane.notify.model.channels import InboundReply, InboundRequest
+from cortex_plane.notify.store import queries
+from cortex_plane.notify.verbs import channel_events, conversations, deliveries, presses
+from cortex_plane.notify.verbs.channel_events import StoredEvent
+from cortex_plane.notify.verbs.channel_port import InteractiveChannel
+from cortex_plane.tenancy import store as tenancy_store
+from cortex_plane.tenancy.model.access import scheduler_actor
+from cortex_plane.tenancy.store import SealedConnection
+from cortex_plane.tenancy.verbs.frame import record
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class InboundDoor:
+    """The channels of this process, and whom to wake when something was stored."""
+
+    channels: Mapping[str, InteractiveChannel] = field(default_factory=dict)
+    wake: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class VendorRequest:
+    """A request of a vendor as HTTP has it."""
+
+    method: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, request: VendorRequest) -> InboundReply:
+    """The answer for the vendor, once everything is stored. Nothing of the body is believed before its signature is known to be good."""
+    channel: InteractiveChannel | None = None
+    try:
+        org_id, connection = await _connection(db, connection_id)
+        channel = door.channels.get(connection.channel_type)
+        if channel is None:
+            raise _forged()
+        row = {name: getattr(connection, name) for name in ("id", "name", "config", "sealed")}
+        received = channel.receive(
+            channel_events.connection_target(db, org_id, row),
+            InboundRequest(
+                method=request.method, query=request.query, headers=request.headers, body=request.body,
+                received_at=connection.now,
+            ),
+        )  # fmt: skip
+    except Unauthenticated:
+        # What cannot be tied to an org has no place on its trail.
+        meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
+        log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
+        raise
+    except InvalidInput as error:
+        meters().called_back(channel.channel_type if channel else "unknown", "refused")
+        log.warning("event refused", connection=str(connection_id), reason="malformed", bytes=len(request.body))
+        raise MalformedEvent(error.message) from None
+    if received.items and connection.disabled_at is None:
+        async with db.transaction(org_id) as tx:
+            count = await channel_events.store_items(tx, connection.id, channel, received.items)
+        meters().called_back(channel.channel_type, "ok" if count else "duplicate")
+        if count:
+            door.wake()
+    return received.reply
+
+
+class MalformedEvent(CortexError):
+    """A signed request of a vendor that is not what the vendor sends."""
+
+    code = "event_malformed"
+    http_status = 400
+    default_hint = "Check that the address of this connection is set up at the vendor that it belongs to."
+
+
+async def _connection(db: Database, connection_id: UUID | None) -> tuple[UUID, SealedConnection]:
+    rows = await db.call("resolve_connection", None, connection_id) if connection_id else []
+    if not rows or connection_id is None:
+        raise _forged()
+    org_id: UUID = rows[0]["org_id"]
+    async with db.transaction(org_id) as tx:
+        connection = await tenancy_store.sealed_connection(tx, connection_id)
+    if connection is None:
+        raise _forged()
+    return org_id, connection
+
+
+def _forged() -> Unauthenticated:
+    """The same words for a connection that does not exist and for a signature that is not good."""
+    return Unauthenticated(
+        "The connection or the signature of this request is not valid.",
+        code="event_signature_invalid",
+        hint="Check the secret of the connection: `cortex connection check`.",
+    )
+
+
+async def handle(db: Database, event: StoredEvent) -> None:
+    """Do what it asks for. Raises ``TryAgain`` and ``Unavailable`` where a later try may help; whatever concerns its sender was answered."""
+    if event.is_disabled:
+        return
+    occurrence = event.channel.read(event.payload)
+    match occurrence:
+        case model.ButtonPress():
+            await presses.press(db, event, occurrence)
+        case model.ChatMessage():
+            await conversations.hear(db, event, occurrence)
+        case model.DeliveryReport():
+            await deliveries.report_undelivered(db, event.org_id, event.target.connection_id, occurrence)
+        case model.ConnectionRevoked():
+            await revoke(db, event.org_id, event.target.connection_id, occurrence.reason)
+
+
+async def revoke(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
+    """Its vendor took it away: nothing is sent over it until somebody enables it again."""
+    async with db.transaction(org_id) as tx:
+        name = await tx.value(queries.disable_connection, connection_id, reason)
+        if name is None:
+            return
+        actor = scheduler_actor(org_id, connection_id, name)
+        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
+    log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)
