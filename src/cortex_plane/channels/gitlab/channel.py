@@ -171,5 +171,5 @@ class GitLabChannel:
             await self._api.call(target, "POST", f"{place.notes}/{note}/award_emoji", {"name": name})
         return None
 
-    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
-        """Nothing: GitLab only sends webhooks."""
+    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
+        raise InvalidInput("GitLab posts what people write; nothing can be fetched from it.")
