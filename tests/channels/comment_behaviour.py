@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+from uuid import UUID
 
 import asyncpg
 from markdown_it import MarkdownIt
 
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.orgs import Role
 from tests.channels.behaviour import Arrived, ChannelStage, ChannelSuite
+from tests.channels.postbox import connect
 from tests.fixtures.people import Person, World, apply_policies
 
 _MARKER = re.compile(r"<!-- cortex-plane ([0-9a-f-]{36}) v\d+ -->")
@@ -31,6 +34,15 @@ policies:
 
     def _recipient(self, stage: ChannelStage) -> str:
         return stage.address("bea")
+
+
+async def connect_vendor(world: World, channel_type: str, config: dict[str, str], secrets: dict[str, str]) -> UUID:
+    """A connection as it is stored, without asking the vendor who it is."""
+    id = await connect(world, channel_type, "acme")
+    async with world.db.transaction(world.org_id) as tx:
+        sealed = await tenancy_store.seal_secret(tx, world.db, id, secrets)
+        await tx.rows("update channel_connection set config = $2, sealed = $3 where id = $1", id, config, sealed)
+    return id
 
 
 def rendered(body: str) -> str:

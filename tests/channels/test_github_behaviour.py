@@ -10,15 +10,14 @@ import pytest_asyncio
 from cortex_plane.channels.github import GitHubChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.tenancy import store as tenancy_store
 from tests.channels.behaviour import Arrived, Failure
-from tests.channels.comment_behaviour import CommentSuite, arrived
-from tests.channels.postbox import connect
+from tests.channels.comment_behaviour import CommentSuite, arrived, connect_vendor
 from tests.emulators.github import APP_ID, INSTALLATION_ID, GitHubEmulator, app_key_pem
 from tests.emulators.vendor_server import VendorFault
 from tests.fixtures.people import World
 
 PLACE = "acme/shop#12"
+SECRET = "webhook-secret-of-github"
 
 
 class GitHubStage:
@@ -28,12 +27,8 @@ class GitHubStage:
         self.emulator, self.channel = emulator, channel
 
     async def connect(self, world: World) -> UUID:
-        id = await connect(world, "github", "acme")
         config = {"api_url": self.emulator.url, "app_id": str(APP_ID), "installation_id": str(INSTALLATION_ID)}
-        async with world.db.transaction(world.org_id) as tx:
-            sealed = await tenancy_store.seal_secret(tx, world.db, id, {"private_key": app_key_pem()})
-            await tx.rows("update channel_connection set config = $2, sealed = $3 where id = $1", id, config, sealed)
-        return id
+        return await connect_vendor(world, "github", config, {"private_key": app_key_pem(), "webhook_secret": SECRET})
 
     def address(self, name: str) -> str:
         return PLACE

@@ -25,15 +25,19 @@ from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, read_markdo
 from cortex_plane.notify.model.channels import (
     Button,
     ButtonAction,
+    ButtonPress,
     InboundAnswer,
+    InboundEvent,
     TypedButton,
     read_button,
     read_typed_button,
 )
-from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing
+from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing
 
 MAX_WORDS = 2000
 """Characters of a reason or an answer; what follows is not read."""
+NEWS = (Occasion.REMINDED, Occasion.ESCALATED)
+"""What is said under a card that stands further up, besides changing it."""
 _SPACE = 400
 """Characters that a comment needs besides its lines: marker, commands and link."""
 _ACTIONS = {"approve": ButtonAction.APPROVE, "deny": ButtonAction.DENY, "respond": ButtonAction.RESPOND}
@@ -122,6 +126,14 @@ def _public_lines(card: Card, lines: Sequence[CardLine]) -> list[CardLine]:
         CardLine(label="", text="This place is public: open the request to see what it is about.", kind=LineKind.NOTE)
     )
     return [*shown, *(line for line in lines if line.kind is LineKind.TIME)]
+
+
+def reaction_to(event: InboundEvent, answer: InboundAnswer) -> str | None:
+    """`+1` or `confused` where a reaction to the command is enough: all went well, or strangers could make us write in public."""
+    is_well = not (answer.is_problem or answer.ask_for)
+    if isinstance(event, ButtonPress) and (is_well or event.answer_to.get("public")):
+        return "+1" if is_well else "confused"
+    return None
 
 
 def answer_comment(answer: InboundAnswer, style: CommentStyle) -> str:

@@ -20,7 +20,7 @@ from cortex_plane.channels.github.api import GitHubApi, app_token, expect
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
-from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing, Sent, Target, Undeliverable
 
 STYLE = comments.CommentStyle(prefix="/", limit=65_000)
 """GitHub takes 65,536 characters."""
@@ -32,7 +32,6 @@ MOST_PAGES = 20
 _NEXT_PAGE = re.compile(r'[?&]cursor=([A-Za-z0-9_-]{1,200})[^>]*>; rel="next"')
 _PLACE = re.compile(r"([A-Za-z0-9-]{1,39})/([A-Za-z0-9._-]{1,100})#([1-9][0-9]{0,9})")
 _REF = re.compile(r"[1-9][0-9]{0,19}")
-_NEWS = (Occasion.REMINDED, Occasion.ESCALATED)
 
 
 class GitHubChannel:
@@ -98,7 +97,7 @@ class GitHubChannel:
         ref = await self._edit(outgoing, repository, text) if outgoing.earlier else None
         if ref is None:
             ref = await self._post(target, repository, number, text)
-        elif card.status is ApprovalStatus.PENDING and card.occasion in _NEWS:
+        elif card.status is ApprovalStatus.PENDING and card.occasion in comments.NEWS:
             # Last, because only this must not be done again.
             await self._post(target, repository, number, comments.news_comment(card))
         return Sent(message_ref=ref, shown={"arguments": is_private})
@@ -123,7 +122,7 @@ class GitHubChannel:
         return str(int(expect(answer, 201)["id"]))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply, repository: str, number: str) -> Sent:
-        if not reply.is_final:
+        if not reply.text:
             return Sent()
         refs = [
             await self._post(outgoing.target, repository, number, text)
@@ -197,11 +196,10 @@ class GitHubChannel:
         """A reaction where all went well, and everywhere in public, where strangers could make us write; words else."""
         repository, number = _place(event.chat.id)
         comment = event.answer_to.get("comment", "")
-        is_press = isinstance(event, channels.ButtonPress)
-        if is_press and comment and (event.answer_to.get("public") or not (answer.is_problem or answer.ask_for)):
-            content = "confused" if answer.is_problem or answer.ask_for else "+1"
-            path = f"/repos/{repository}/issues/comments/{comment}/reactions"
+        content = comments.reaction_to(event, answer)
+        if content is not None and _REF.fullmatch(comment):
             # A comment that was deleted meanwhile is no error.
+            path = f"/repos/{repository}/issues/comments/{comment}/reactions"
             await self._api.call(target, "POST", path, {"content": content})
             return None
         await self._post(target, repository, number, comments.answer_comment(answer, STYLE))

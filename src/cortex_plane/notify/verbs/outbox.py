@@ -203,7 +203,8 @@ async def _card(
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
     is_repeated = row["data"].get("repeat", 0) > row["rendered_version"]
-    if row["decides"] and isinstance(channel, InteractiveChannel):
+    # In a shared place anybody may press, and each press is judged by who pressed.
+    if (row["decides"] or row["mapping_id"] is None) and isinstance(channel, InteractiveChannel):
         card = cards.with_buttons(card, channel, row["id"])
     if not unsure and not is_repeated and not channel.concerns(card, row["shown"]):
         return None, state

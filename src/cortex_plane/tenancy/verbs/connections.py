@@ -265,7 +265,7 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewS
 async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.MappingDraft) -> Mapping:
     """An admin vouches that this name in the other system is this member's. Only where the system signs what it says and
     belongs to the org; elsewhere people prove it themselves. Doing it twice changes nothing."""
-    require_webhook(await tenancy_store.lock_connection(tx, id))
+    require_vouching(await tenancy_store.lock_connection(tx, id))
     member = await access.require_active(tx, draft.member_id)
     await tx.rows(queries.claim_one, id, draft.external_user)
     claims = await tenancy_store.claims(tx, id, draft.external_user)
@@ -287,6 +287,12 @@ async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
     count as one human's."""
     for sponsor in await access.sponsors_by(tx, actor):
         await tx.rows(queries.add_set_up, id, sponsor)
+
+
+def require_vouching(row: SealedConnection | None) -> None:
+    connection = frame.require_found(row, "connection")
+    if connection.channel_type not in identities.VOUCHED_CHANNELS:
+        require_webhook(row)
 
 
 def require_webhook(row: SealedConnection | None) -> SealedConnection:
