@@ -11,6 +11,11 @@ HOME = Path(".cortex")
 ACCESS_FILE = "access.json"
 
 
+def plane_home() -> Path:
+    """The plane's directory: CORTEX_HOME, else `.cortex` in this folder."""
+    return Path(os.environ.get("CORTEX_HOME") or HOME)
+
+
 def read_access(home: Path) -> dict[str, str]:
     """The ``url`` and ``key`` that `cortex up` wrote down; empty when there are none."""
     try:
