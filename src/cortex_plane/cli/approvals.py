@@ -365,7 +365,7 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
     if approval.rule_reason:
         yield _fact("reason", approval.rule_reason)
     for entry in approval.gate_answers:
-        cut = f" … ({entry.cut} characters)" if entry.cut else ""
+        cut = f" ({entry.cut} characters)" if entry.cut else ""
         yield _fact("answered", f"{entry.gate}: {entry.question} → {terminal.short(entry.answer, 1000)}{cut}")
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     yield _fact("may decide", (", ".join(approval.deciders) or "nobody") + clearance)
