@@ -279,6 +279,18 @@ async def test_a_model_reads_what_its_answer_opened(world: World) -> None:
     assert call.result["opened_actions"] == ["ticket.delete", "user.*"]
 
 
+@pytest.mark.proves("S5.233")
+async def test_what_was_open_before_is_not_opened_by_an_answer(world: World) -> None:
+    first, second = (
+        gate(name, "session_start", unlock_capabilities=[name], questions=[question("why", "text", "Why?")])
+        for name in ("admin", "other")
+    )
+    manifest = atlas(first, second, policies=[], capabilities=CAPABILITIES)
+    job = await run(world, Desk(), manifest, turn(say("admin", why="I must.")), turn(say("other", why="I must.")))
+    answers = [call.result["opened_capabilities"] for call in await ledger(world, job.id)]
+    assert answers == [[f"{DESK}/admin"], [f"{DESK}/other"]]
+
+
 @pytest.mark.proves("S5.234")
 async def test_the_trail_keeps_answers_whole_or_says_how_much_was_cut(http: httpx.AsyncClient, world: World) -> None:
     long = gate(
