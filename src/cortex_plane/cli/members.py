@@ -14,10 +14,10 @@ from typer import Argument, Option
 
 from cortex_plane.approvals.routes import LIST_DELEGATES
 from cortex_plane.cli import terminal
-from cortex_plane.cli.plane import home, run
+from cortex_plane.cli.plane import run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
-from cortex_plane.client.access import ACCESS_FILE, write_private
+from cortex_plane.client.access import ACCESS_FILE, plane_home, write_private
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Redemption
@@ -49,7 +49,7 @@ def redeem_enrolment(
     redemption = Redemption(code=secret, key_name=name)
     address, new = run(lambda plane: _with_url(plane, plane.members.enrol(redemption)), without_key=True)
     terminal.print_record(new if as_json else new.key, as_json)
-    access = home() / ACCESS_FILE
+    access = plane_home() / ACCESS_FILE
     if as_json:
         return
     if new.secret is None or access.exists():
