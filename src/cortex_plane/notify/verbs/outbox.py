@@ -159,7 +159,10 @@ async def _prepare(
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.ALERT:
-        data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
+        page = (
+            f"jobs/{row['data']['job_id']}" if "job_id" in row["data"] else f"channels/{row['data']['connection_id']}"
+        )
+        data = {**row["data"], "url": f"{public_url.rstrip('/')}/{page}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif approval is None:
         content = await connections.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
