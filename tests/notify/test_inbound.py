@@ -29,7 +29,7 @@ from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs import connections, links
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, delivery_of, link
@@ -428,13 +428,23 @@ async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.C
     assert [row["agent_id"] == chosen.id for row in rows] == [True, False]
 
 
-async def test_code_works_in_a_private_chat_only(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:
+async def test_code_works_in_a_private_chat_and_waits_for_its_member(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
     plane, bea = await talking(world, admin, stage)
-    code = await connections.issue_link_code(world.db, bea.actor)
+    code = await links.issue_link_code(world.db, bea.actor)
     await plane.take(await stage.write("new", f"/link {code.code}", private=False))
     assert "private chats only" in (await stage.answers("new"))[-1]
     await plane.take(await stage.write("new", "/link 0000000000"))
     assert "does not work" in (await stage.answers("new"))[-1]
+    await plane.take(await stage.write("new", f"/link {code.code}"))
+    assert "confirm on the dashboard, under Channels, that `New` is you" in (await stage.answers("new"))[-1]
+    (claim,) = await links.list_own_claims(world.db, bea.actor)
+    await plane.take(await stage.write("new", "/status"))
+    assert "do not know who you are" in (await stage.answers("new"))[-1], "not before it is confirmed"
+    await links.confirm_link(world.db, bea.actor, claim.id)
+    await plane.take(await stage.write("new", "/start"))
+    assert (await stage.answers("new"))[-1].startswith("Hello, Bea.")
 
 
 async def test_cause_of_a_request_is_whoever_set_the_connection_up_too(
