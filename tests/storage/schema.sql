@@ -70,6 +70,39 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.adopt_guest(p_org uuid, p_guest uuid, p_member uuid, p_sessions boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  member_name text;
+begin
+  select u.display_name into strict member_name from user_account u where u.org_id = p_org and u.id = p_member;
+  update user_account u set became = p_member where u.org_id = p_org and u.id = p_guest;
+  update approval_request r
+  set causes = r.causes || p_member, caused = merge_caused(r.caused, jsonb_build_array(jsonb_build_object(
+    'member_id', p_member, 'name', member_name, 'why', 'wrote to it as a guest, before it was known who they are')))
+  where r.org_id = p_org and r.id in (
+    select o.id from approval_request o
+    where o.org_id = p_org and o.status = 'pending' and p_guest = any (o.causes) and not p_member = any (o.causes)
+    order by o.id for no key update);
+  if not p_sessions then
+    return;
+  end if;
+  update session s
+  set user_account_id = case when t.is_taken then s.user_account_id else p_member end,
+    opened_by = case when t.is_taken then p_member else s.opened_by end
+  from (
+    select g.id, g.kind = 'conversation' and g.status <> 'TERMINATED' and exists (
+      select from session m
+      where m.org_id = p_org and m.user_account_id = p_member and m.agent_id = g.agent_id and m.kind = 'conversation'
+        and m.status <> 'TERMINATED') as is_taken
+    from session g where g.org_id = p_org and g.user_account_id = p_guest
+    order by g.id for no key update of g) t
+  where s.org_id = p_org and s.id = t.id;
+end
+$$;
+
 CREATE FUNCTION public.adopt_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_cancelled boolean, p_held boolean, p_status text, p_error text, p_action text, p_body bytea) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2418,6 +2451,7 @@ CREATE TABLE public.user_account (
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     access_ended_at timestamp with time zone,
+    became uuid,
     CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
     CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
     CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
@@ -3529,7 +3563,7 @@ CREATE FUNCTION public.person_behind(p_org uuid, p_identity uuid) RETURNS uuid
     AS $$
 begin
   return coalesce(
-    (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
+    (select coalesce(u.became, u.id) from user_account u where u.org_id = p_org and u.id = p_identity),
     (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity));
 end
 $$;
@@ -7074,6 +7108,8 @@ CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree 
 
 CREATE INDEX idx_tool_version_name ON public.tool_version USING btree (name, app, published_at DESC);
 
+CREATE INDEX idx_user_account_became ON public.user_account USING btree (org_id, became) WHERE (became IS NOT NULL);
+
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
@@ -7433,6 +7469,9 @@ ALTER TABLE ONLY public.team_member
 
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT fk_team_parent FOREIGN KEY (org_id, parent_id, parent_depth) REFERENCES public.team(org_id, id, depth);
+
+ALTER TABLE ONLY public.user_account
+    ADD CONSTRAINT fk_user_account_became FOREIGN KEY (org_id, became) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);

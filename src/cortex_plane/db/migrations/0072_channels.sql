@@ -20,3 +20,8 @@ grant select (paused_until) on channel_connection to cortex_scheduler;
 alter table channel_mapping add column asked_at timestamptz;
 alter table channel_mapping add column last_used_at timestamptz;
 grant update (asked_at, last_used_at, metadata) on channel_mapping to cortex_app;
+
+-- The member whom a guest turned out to be.
+alter table user_account add column became uuid;
+alter table user_account add constraint fk_user_account_became foreign key (org_id, became) references user_account (org_id, id);
+create index idx_user_account_became on user_account (org_id, became) where (became is not null);

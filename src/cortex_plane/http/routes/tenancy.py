@@ -8,15 +8,15 @@ from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handl
 from cortex_plane.http.lists import pages, whole
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission, Redemption
-from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, links, logins, orgs
 
 
 def _sends_mail(exchange: Exchange) -> Options:
     return {"mailing": bool(getattr(exchange.state, "mailing", False))}
 
 
-def _allowed_addresses(exchange: Exchange) -> Options:
-    return {"allowed": exchange.state.webhooks.allowed}
+def _served_channels(exchange: Exchange) -> Options:
+    return {"channels": exchange.state.channels}
 
 
 async def get_me(exchange: Exchange) -> Response:
@@ -37,10 +37,12 @@ async def redeem_enrolment_code(exchange: Exchange, redemption: Redemption) -> R
 
 DECLARATIONS = (routes,)
 BINDINGS: tuple[Binding, ...] = (
-    answer(routes.CREATE_CONNECTION, connections.create_connection, _allowed_addresses),
-    pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections"),
-    answer(routes.GET_CONNECTION, connections.get_connection),
-    answer(routes.UPDATE_CONNECTION, connections.update_connection, _allowed_addresses),
+    whole(routes.LIST_CHANNELS, connections.list_channels, _served_channels),
+    answer(routes.CREATE_CONNECTION, connections.create_connection, _served_channels),
+    pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections", _served_channels),
+    answer(routes.GET_CONNECTION, connections.get_connection, _served_channels),
+    answer(routes.UPDATE_CONNECTION, connections.update_connection, _served_channels),
+    answer(routes.CHECK_CONNECTION, connections.check_connection, _served_channels),
     answer(routes.ROTATE_CONNECTION_SECRET, connections.rotate_secret),
     answer(routes.MAP_CONNECTION_MEMBER, connections.map_member),
     handle(routes.GET_ME, orgs.get_org, get_me),
@@ -75,8 +77,11 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_OWN_MAPPINGS, connections.list_own_mappings, "own_mappings"),
     answer(routes.UNLINK_OWN_MAPPING, connections.unlink_own),
     answer(routes.ADD_OWN_ADDRESS, connections.add_address, _sends_mail),
-    answer(routes.CREATE_LINK_CODE, connections.issue_link_code),
-    answer(routes.REDEEM_LINK_CODE, connections.redeem_link_code),
+    answer(routes.CREATE_LINK_CODE, links.issue_link_code),
+    whole(routes.LIST_LINK_CLAIMS, links.list_own_claims),
+    answer(routes.CONFIRM_LINK_CLAIM, links.confirm_link),
+    answer(routes.REFUSE_LINK_CLAIM, links.refuse_link),
+    answer(routes.REDEEM_LINK_CODE, links.redeem_link_code),
     answer(routes.CREATE_ABSENCE, orgs.create_absence),
     pages(routes.LIST_ABSENCES, orgs.list_absences, "absences"),
     answer(routes.GET_ABSENCE, orgs.get_absence),
