@@ -853,5 +853,7 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     aliases |= {("POST", f"/api/approvals/{verdict}") for verdict in ("approve", "deny")}
     # What is signed and has no key: nothing that a document could describe would be accepted there.
     aliases |= {("POST", "/v1/webhooks/{connection_id}")}
+    # What vendors send to a connection of a channel, in their own protocols.
+    aliases |= {(method, "/v1/connections/{connection_id}/inbound") for method in ("GET", "POST")}
     pages = {(method, route.path) for each in PAGES for route in each.router for method in route.methods}
     assert hidden == aliases | pages
