@@ -279,12 +279,15 @@ async def test_a_connection_names_its_workspace_and_what_to_paste(vendor: SlackE
     assert manifest["features"]["slash_commands"][0]["url"] == "https://plane.example/v1/in/1"
 
 
+async def test_without_an_address_there_is_nothing_to_paste(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    assert (await channel.identify(target(vendor), None)).to_do == ()
+
+
 async def test_what_is_wrong_with_a_connection_is_named(vendor: SlackEmulator, channel: SlackChannel) -> None:
     wrong = replace(target(vendor), secrets={"bot_token": "xoxb-wrong", "signing_secret": SIGNING_SECRET})
-    for where, url in ((wrong, "https://plane.example/in"), (target(vendor), None)):
-        with pytest.raises(InvalidInput) as raised:
-            await channel.identify(where, url)
-        assert raised.value.details["field"] == "bot_token"
+    with pytest.raises(InvalidInput) as raised:
+        await channel.identify(wrong, "https://plane.example/in")
+    assert raised.value.details["field"] == "bot_token"
     nowhere = replace(target(vendor), config={"api_url": "http://10.0.0.1"})
     with pytest.raises(InvalidInput) as raised:
         await channel.identify(nowhere, "https://plane.example/in")

@@ -111,9 +111,13 @@ class TelegramStage:
     async def write(
         self, name: str, text: str, *, private: bool = True, attachments: tuple[str, ...] = ()
     ) -> VendorRequest:
-        more = {"document": {"file_id": "1", "file_unique_id": "1", "file_name": attachments[0]}} if attachments else {}
         if private:
-            self._vendor.write(self._user(name), text, **more)
+            files = (
+                {"document": {"file_id": "1", "file_unique_id": "1", "file_name": attachments[0]}}
+                if attachments
+                else {}
+            )
+            self._vendor.write(self._user(name), text, fields=files)
         else:
             self._vendor.write(self._user(name), f"@{self._vendor.username} {text}", chat=ROOM)
         return self._request()

@@ -62,14 +62,10 @@ class SlackChannel:
     # Cards, replies and what else is sent.
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
-        """Every change: an edit disturbs nobody. Not a request that ended before its first message."""
-        return bool(last) or card.status is ApprovalStatus.PENDING
+        return card_text.concerns_every_change(card, last)
 
     def shows_whole(self, card: Card) -> bool:
-        if card.truncated or card.redacted:
-            return False
-        _, is_whole = blocks.fit_card(card_text.card_lines(card, card.requested_at))
-        return is_whole
+        return card_text.shows_whole(card, blocks.fit_card)
 
     async def send(self, outgoing: Outgoing) -> Sent:
         match outgoing.content:
@@ -77,11 +73,8 @@ class SlackChannel:
                 return await self._send_card(outgoing, card)
             case ChatReply() as reply:
                 return await self._send_reply(outgoing, reply)
-            case notify_model.Invitation() as invitation:
-                lines = card_text.invitation_lines(invitation, outgoing.timestamp)
-                return await self._send_lines(outgoing, lines, invitation.url)
-            case notify_model.Alert() as alert:
-                return await self._send_lines(outgoing, card_text.alert_lines(alert), alert.url)
+            case notify_model.Invitation() | notify_model.Alert() as notice:
+                return await self._send_lines(outgoing, card_text.short_lines(notice, outgoing.timestamp), notice.url)
         raise Undeliverable("Slack carries requests, replies, invitations and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
@@ -166,13 +159,12 @@ class SlackChannel:
         me = answer.body
         if not me.get("bot_id"):
             raise InvalidInput("This is no token of a bot: take the one that begins with xoxb-.", field="bot_token")
-        if inbound_url is None:
-            raise InvalidInput(
-                "Slack cannot reach this plane: it has no public address.",
-                hint="Set CORTEX_PUBLIC_URL to the https address at which Slack reaches the plane.", field="bot_token",
-            )  # fmt: skip
-        manifest = app_manifest("Cortex", inbound_url)
-        to_do = [f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"]
+        to_do = []
+        if inbound_url is not None:
+            manifest = app_manifest("Cortex", inbound_url)
+            to_do.append(
+                f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
+            )
         if missing := missing_scopes(answer.headers.get("x-oauth-scopes", "")):
             to_do.append(f"Install the app again, so that it gets the scopes {', '.join(missing)}.")
         return channels.ConnectionIdentity(
