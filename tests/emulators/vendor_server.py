@@ -52,6 +52,9 @@ class VendorFaults:
     def add(self, fault: VendorFault, times: int = 1) -> None:
         self._faults.extend([fault] * times)
 
+    def clear(self) -> None:
+        self._faults.clear()
+
     async def around(self, act: Callable[[], Awaitable[Response]]) -> Response:
         if not self._faults:
             return await act()
