@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -18,12 +19,13 @@ from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
-from cortex_plane.notify.verbs import channel_events, listeners
+from cortex_plane.notify.verbs import channel_events, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
@@ -568,3 +570,47 @@ async def test_old_events_are_forgotten(world: World, admin: asyncpg.Connection,
     await clock.advance(timedelta(days=2))
     await channel_events.forget_events(world.db)
     assert await statuses(admin) == ["pending"], "what was not handled stays"
+
+
+class Died(BaseException):
+    """In the place of a process that is killed."""
+
+
+async def test_dead_at_any_point_a_press_decides_once_and_is_answered(
+    strict: World, admin: asyncpg.Connection, stage: PlainStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between taking an event, deciding, answering and settling it: every statement and every commit in turn."""
+    plane, _ = await talking(strict, admin, stage)
+    await apply_policies(strict.db, strict.admin.actor, ASK)
+    clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+    left = 0
+
+    def reached(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Died
+
+    monkeypatch.setattr(crash_points, "reached", reached)
+    for n in range(12):
+        _, (approval,) = await waiting(strict, Deploying(), call("deploy", plan={"to": str(n)}), slug=f"deployer-{n}")
+        await plane.send()
+        message = (await stage.messages())[-1]
+        await plane.store(await stage.press("bea", message, "Approve"))
+        monkeypatch.setattr(crash_points, "armed", True)
+        left = 3 * n + 1
+        with contextlib.suppress(Died):
+            (lane,) = await channel_events.claim_events(strict.db, [KIND], 5)
+            event = await channel_events.begin_event(strict.db, plane.door.channels, PUBLIC_URL, lane, lane.seqs[0])
+            assert event is not None
+            await inbound.handle(strict.db, event)
+            await channel_events.settle_event(strict.db, lane, event.seq)
+        monkeypatch.setattr(crash_points, "armed", False)
+        await clock.advance(timedelta(minutes=5))
+        await plane.handle()
+        await plane.send()
+        details = await approvals.get_approval(strict.db, strict.admin.actor, approval.id)
+        assert details.approval.status is ApprovalStatus.APPROVED
+        assert [event.event_type for event in details.events].count("approved") == 1
+        assert (await stage.answers("bea"))[-1] == "Approved."
+    assert set(await statuses(admin)) == {"done"}
