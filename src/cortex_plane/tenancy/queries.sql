@@ -476,9 +476,9 @@ returning id
 
 
 -- name: note_use
--- At most once an hour, so that a message costs no write of its own.
-update channel_mapping set last_used_at = plane_now()
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour')
+-- At most once an hour, so that a message costs no write of its own. What could not be sent to them before may arrive now.
+update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null)
 
 
 -- name: note_inbound
