@@ -615,3 +615,13 @@ async def test_dead_at_any_point_a_press_decides_once_and_is_answered(
         assert [event.event_type for event in details.events].count("approved") == 1
         assert (await stage.answers("bea"))[-1] == "Approved."
     assert set(await statuses(admin)) == {"done"}
+
+
+async def test_names_with_hidden_characters_are_read(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    plane, _ = await talking(world, admin, stage)
+    await plane.take(stage.signed(stage.event("sam", "text", text="Hello") | {"name": "Sam\n\u202e \u200b"}))
+    await plane.take(stage.signed(stage.event("tom", "text", text="Hello") | {"name": "\u200b"}))
+    names = await admin.fetch("select display_name from user_account where roles = '{guest}' order by display_name")
+    assert [row["display_name"] for row in names] == ["Sam", "u-tom"]
