@@ -927,6 +927,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval) RETURNS TABLE(event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea, disabled_at timestamp with time zone, agent_id uuid, now timestamp with time zone)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
+    from channel_connection c
+    where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending'
+      and c.org_id = p_org and c.id = e.connection_id
+    returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
+      plane_now();
+end
+$$;
+
 CREATE FUNCTION public.bind_atlases(p_org uuid, p_session uuid, p_atlases text[], p_by_caller boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -5084,6 +5101,20 @@ begin
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
     p_actions, p_bodies, array_fill(was.job_id, array[cardinality(p_actions)]));
   return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
+end
+$$;
+
+CREATE FUNCTION public.settle_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_status text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  update channel_event e
+  set status = p_status, payload = case when p_status = 'done' then null else e.payload end, next_attempt_at = null, taken_by = null,
+    settled_at = plane_now(), last_error = p_error
+  where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending';
+  return found;
 end
 $$;
 

@@ -14,15 +14,6 @@ where connection_id = $1 and event_id = $2 and answer is null
 returning true
 
 
--- name: begin_channel_event
--- Just before it is handled: the lease is renewed and the try is counted.
-update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + $3::interval
-from channel_connection c
-where e.seq = $1 and e.taken_by = $2 and e.status = 'pending' and c.id = e.connection_id
-returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
-  plane_now() as now
-
-
 -- name: begin_delivery
 update notification n
 set tried_at = coalesce(n.tried_at, plane_now()), attempts = n.attempts + 1,
@@ -192,19 +183,8 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
--- name: note_inbound
-update channel_connection set last_inbound_at = plane_now()
-where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
-
-
 -- name: note_listener_error
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
-
-
--- name: note_sender
--- They are there: what could not be sent to them before may arrive now.
-update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 minute' or suppressed_at is not null)
 
 
 -- name: open_deliveries
@@ -321,15 +301,6 @@ set attempts = $4, last_error = $5, taken_by = null, taken_until = null,
   next_attempt_at = case when n.desired_version > $3 then plane_now() else plane_now() + $6::interval end
 where n.id = $1 and n.taken_by = $2
 returning n.id
-
-
--- name: settle_channel_event
--- What failed keeps its payload, so that somebody can see what it was.
-update channel_event
-set status = $3, payload = case when $3 = 'done' then null else payload end, next_attempt_at = null, taken_by = null,
-  settled_at = plane_now(), last_error = $4
-where seq = $1 and taken_by = $2 and status = 'pending'
-returning true
 
 
 -- name: store_channel_events

@@ -482,6 +482,18 @@ where id = $1 and user_account_id = $2 and verified_at is null and asked_at is n
 returning id
 
 
+-- name: note_use
+-- At most once an hour, so that a message costs no write of its own. What could not be sent to them before may arrive now.
+update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null)
+
+
+-- name: note_inbound
+-- At most once a minute, for the same reason.
+update channel_connection set last_inbound_at = plane_now()
+where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
+
+
 -- name: claims
 -- Whoever says, or has proven, that this address is theirs.
 select m.id, m.user_account_id, m.verified_at, u.display_name, u.deactivated_at, u.roles = '{guest}' as is_guest,
