@@ -96,7 +96,7 @@ async def test_telegram(tmp_path: Path) -> None:
         vendor.press(7, int(str(sent.message_ref).rpartition(":")[2]), "Deny")
         item = channel.read({"update": vendor.traffic[-1][1], **config})
         assert item is not None
-        await channel.answer(target, item, InboundAnswer(text="Why?", ask_for=DENY.data))  # type: ignore[arg-type]
+        await channel.answer(target, item, InboundAnswer(text="Why?", ask_for=DENY.data))
         vendor.reply(7, vendor.chat(7)[-1].id, "too early")
         await channel.send(message(target, card_with_buttons(status=ApprovalStatus.DENIED, resolved_at=NOW), sent))
         vendor.write(7, "/new@cortex_demo_bot", chat=-1001)
