@@ -17,6 +17,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
+from starlette.datastructures import State
 
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
@@ -25,6 +26,7 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.browser.chromium import tell
 from tests.fixtures.listeners import nowhere
 from tests.fixtures.people import World
@@ -177,11 +179,18 @@ async def http(db: Database) -> AsyncIterator[httpx.AsyncClient]:
     app.state.db, app.state.metrics, app.state.feed = db, metrics, EventFeed(db, poll_seconds=0.05)
     app.state.throttle = Throttle()
     app.state.webhooks = WebhookChannel(resolver=nowhere)
+    app.state.channels = ServedChannels()
     transport = httpx.ASGITransport(framed(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://plane", headers=PAGES) as client:
         yield client
     app.state.feed.close()
     metrics.close()
+
+
+@pytest.fixture
+def app_state(http: httpx.AsyncClient) -> State:
+    """What the HTTP application was started with."""
+    return _application().state
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -26,6 +26,7 @@ from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing, S
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Failure
 from tests.channels.interactive_behaviour import SeenMessage
 from tests.fixtures.people import World
@@ -37,12 +38,15 @@ KIND = "telegram"
 
 
 class PlainChannel:
-    channel_type = KIND
+    channel_type: str = KIND
     carries_credentials = False
-    fields = (
+    fields: Sequence[model.ConnectionField] = (
         model.ConnectionField(name="api_url", description="Where the vendor is."),
         model.ConnectionField(name="token", description="Of the bot.", secret=True),
         model.ConnectionField(name="secret", description="Signs what comes in.", secret=True),
+        model.ConnectionField(
+            name="mode", description="How it is heard.", required=False, choices=("webhook", "polling")
+        ),
     )
 
     def __init__(self, reason: model.ReasonInput = model.ReasonInput.REPLY) -> None:
@@ -221,10 +225,11 @@ class PlainStage:
 
     async def connect(self, world: World, **config: str) -> UUID:
         draft = ConnectionDraft(
-            channel_type=KIND, name="plain", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
+            channel_type=KIND, name=f"plain {next(self._numbers)}", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
             secrets={"token": TOKEN, "secret": SECRET}, agent=world.agent.slug,
         )  # fmt: skip
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        served = ServedChannels(vendors={KIND: self.channel}, allowed=Allowed.parse("127.0.0.1"))
+        return (await connections.create_connection(world.db, world.admin.actor, draft, channels=served)).id
 
     def address(self, name: str) -> str:
         return f"u-{name}"

@@ -79,9 +79,17 @@ class TestSetUp:
     async def test_an_endpoint_that_discord_cannot_verify_is_something_to_do(
         self, discord: DiscordEmulator, channel: DiscordChannel
     ) -> None:
-        identity = await channel.identify(at(discord, ""), f"{discord.url}/nothing-there")
+        stored = at(discord, "", public_key=discord.public_key)
+        identity = await channel.identify(stored, f"{discord.url}/nothing-there")
         assert discord.endpoint is None
         assert "could not verify" in identity.to_do[0]
+
+    async def test_what_needs_a_stored_connection_is_left_for_later(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        identity = await channel.identify(at(discord, ""), f"{discord.url}/inbound")
+        assert identity.is_unfinished
+        assert ("PATCH", "/api/v10/applications/@me") not in [request[:2] for request in discord.requests]
 
     async def test_without_a_public_address_it_says_what_is_missing(
         self, discord: DiscordEmulator, channel: DiscordChannel
@@ -92,7 +100,7 @@ class TestSetUp:
         discord.token = "another"
         with pytest.raises(InvalidInput) as refusal:
             await channel.identify(at(discord, ""), None)
-        assert refusal.value.details["field"] == "bot_token"
+        assert refusal.value.details["field"] == "secrets.bot_token"
         assert BOT_TOKEN not in str(refusal.value)
 
 

@@ -16,6 +16,7 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
@@ -51,12 +52,13 @@ class WhatsAppStage:
         self.whatsapp = whatsapp
 
     async def connect(self, world: World) -> UUID:
-        secrets = {"access_token": ACCESS_TOKEN, "app_secret": APP_SECRET, "verify_token": "check"}
+        secrets = {"access_token": ACCESS_TOKEN, "app_secret": APP_SECRET}
         config = {"api_url": self.whatsapp.url, "phone_number_id": PHONE_NUMBER_ID}
         draft = ConnectionDraft(
             channel_type="whatsapp", name="whatsapp", config=config, secrets=secrets, agent=world.agent.slug
         )
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        served = ServedChannels(vendors={"whatsapp": self.channel})
+        return (await connections.create_connection(world.db, world.admin.actor, draft, channels=served)).id
 
     def address(self, name: str) -> str:
         return self.whatsapp.person(name).wa_id

@@ -19,6 +19,7 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.tenancy.model.identities import ConnectionDraft, MappingDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from cortex_plane.worker.notifier import Notifier
 from tests.cli.test_cli import Shell, shell
 from tests.fixtures.approvals import Shipping, shown, waiting
@@ -114,7 +115,9 @@ async def test_the_receiver_of_the_docs_is_told_and_decides(strict: World) -> No
         port = free.getsockname()[1]
     allowed = Allowed.parse(f"127.0.0.1:{port}")
     draft = ConnectionDraft(channel_type="webhook", name="docs", url=f"http://127.0.0.1:{port}/")
-    hook = await connections.create_connection(strict.db, strict.admin.actor, draft, allowed=allowed)
+    hook = await connections.create_connection(
+        strict.db, strict.admin.actor, draft, channels=ServedChannels(allowed=allowed)
+    )
     member_id = strict.admin.actor.user_account_id
     assert isinstance(member_id, UUID)
     assert hook.secret is not None

@@ -15,6 +15,7 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.tenancy.model.identities import ConnectionChange, ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.fixtures.atlases import publish
 from tests.fixtures.external_gates import DESK, desk, opened, permissions, sent, told
 from tests.fixtures.external_gates import governed as governed_elsewhere
@@ -43,7 +44,9 @@ async def connect(world: World, receiver: Receiver) -> str:
     """The steward's connection, and its secret."""
     draft = ConnectionDraft(channel_type="webhook", name="crm", url=receiver.url)
     allowed = Allowed.parse(receiver.host)
-    made = await connections.create_connection(world.db, world.admin.actor, draft, allowed=allowed)
+    made = await connections.create_connection(
+        world.db, world.admin.actor, draft, channels=ServedChannels(allowed=allowed)
+    )
     assert made.secret is not None
     return made.secret
 

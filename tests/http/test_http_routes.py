@@ -404,7 +404,7 @@ def examples(s: Stage) -> list[Example]:
         Example("POST /v1/keys/{key_id}/revoke", {"key_id": s.key}),
         Example(
             "POST /v1/connections",
-            body={"channel_type": "slack", "name": "workspace", "config": {}, "secrets": {}, "agent": s.agent},
+            body={"channel_type": "x-slack", "name": "workspace", "config": {}, "secrets": {}, "agent": s.agent},
         ),
         Example(
             "POST /v1/connections",
@@ -416,6 +416,8 @@ def examples(s: Stage) -> list[Example]:
             body={"url": "https://hooks.example/cortex?v=2", "config": {}, "secrets": {}, "agent": s.agent},
         ),
         Example("POST /v1/connections/{connection_id}/rotate-secret", hook),
+        Example("POST /v1/connections/{connection_id}/check", hook),
+        Example("GET /v1/channels"),
         Example("POST /v1/connections/{connection_id}/test", hook),
         Example(
             "POST /v1/connections/{connection_id}/mappings",
@@ -835,5 +837,7 @@ def test_what_is_not_in_the_document_is_an_alias_of_what_is(db: Database) -> Non
     aliases |= {("POST", f"/api/approvals/{verdict}") for verdict in ("approve", "deny")}
     # What is signed and has no key: nothing that a document could describe would be accepted there.
     aliases |= {("POST", "/v1/webhooks/{connection_id}")}
+    # What vendors send to a connection of a channel, in their own protocols.
+    aliases |= {(method, "/v1/connections/{connection_id}/inbound") for method in ("GET", "POST")}
     pages = {(method, route.path) for each in PAGES for route in each.router for method in route.methods}
     assert hidden == aliases | pages

@@ -75,6 +75,7 @@ async def populate(world: World) -> None:
     await _approve_one(world)
     await _go_away(world)
     await _link(world)
+    await _chat(world)
     await _hear(world)
     await _signal(world)
     await _call_elsewhere(world)
@@ -155,6 +156,21 @@ async def _link(world: World) -> None:
     wrong = LinkDraft(code="0000000000", external_user_id="u-1")
     with contextlib.suppress(InvalidInput):
         await connections.redeem_link_code(world.db, world.service.actor, world.connection.id, wrong)
+
+
+async def _chat(world: World) -> None:
+    """Somebody in a chat, what they did there, a message that asked them for words, and a process that listens."""
+    async with world.db.transaction(world.org_id) as tx:
+        where = (world.org_id, world.connection.id)
+        await tx.rows(
+            "insert into channel_event (org_id, connection_id, event_id, lane, payload) values ($1, $2, 'e-1', 1, '{}')",
+            *where,
+        )
+        await tx.rows(notify_store.queries.upsert_chat, world.org_id, new_id(), world.connection.id, "c-1", "u-1", None)
+        await tx.rows(notify_store.queries.insert_prompt, *where, "c-1", "m-1", "u-1", "c1:d:x:1")
+        await tx.rows(
+            "insert into channel_listener (org_id, connection_id, leased_until) values ($1, $2, plane_now())", *where
+        )
 
 
 async def _go_away(world: World) -> None:

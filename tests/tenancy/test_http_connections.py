@@ -10,16 +10,16 @@ from tests.fixtures.rows import digests
 
 async def test_a_connection_is_made_renamed_and_unique_by_type_and_name(http: httpx.AsyncClient, world: World) -> None:
     headers = world.admin.headers
-    draft = {"channel_type": "slack", "name": "workspace"}
+    draft = {"channel_type": "x-slack", "name": "workspace"}
     made = await http.post("/v1/connections", json=draft, headers=headers)
     assert made.status_code == 201
     taken = await http.post("/v1/connections", json=draft, headers=headers)
     assert (taken.status_code, taken.json()["code"]) == (409, "already_exists")
-    elsewhere = {"channel_type": "telegram", "name": "workspace"}
+    elsewhere = {"channel_type": "x-telegram", "name": "workspace"}
     assert (await http.post("/v1/connections", json=elsewhere, headers=headers)).status_code == 201
     path = f"/v1/connections/{made.json()['id']}"
     renamed = await http.patch(path, json={"name": "office"}, headers=headers)
-    assert (renamed.json()["name"], renamed.json()["channel_type"]) == ("office", "slack")
+    assert (renamed.json()["name"], renamed.json()["channel_type"]) == ("office", "x-slack")
     assert (await http.get(path, headers=headers)).json() == renamed.json()
 
 

@@ -26,11 +26,11 @@ async def test_both_identities_of_a_person_reach_the_same_session(
 ) -> None:
     over_the_web = await world.say("Start here", "maria")
     telegram = await connections.create_connection(
-        db, world.admin.actor, ConnectionDraft(channel_type="telegram", name="bot")
+        db, world.admin.actor, ConnectionDraft(channel_type="x-telegram", name="bot")
     )
     await admin.execute(
         "insert into channel_mapping (org_id, id, connection_id, user_account_id, channel_type, channel_user_id,"
-        " verified_at) values ($1, $2, $3, $4, 'telegram', '4711', now())",
+        " verified_at) values ($1, $2, $3, $4, 'x-telegram', '4711', now())",
         world.org_id,
         new_id(),
         telegram.id,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.cli.plane import run
-from cortex_plane.cli.terminal import AsJson, add_command, print_record, say, show_record
+from cortex_plane.cli.terminal import AsJson, add_command, print_record, print_table, say, show_record
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify import routes as notify_routes
 from cortex_plane.sessions.model.sessions import InboundMessage
@@ -201,6 +202,18 @@ def remove_model_key(provider: Provider) -> None:
 connection_app = typer.Typer(no_args_is_help=True, help="Channel connections: bots, workspaces, mailboxes, webhooks.")
 
 
+Values = Annotated[
+    list[str] | None,
+    Option(
+        "--set",
+        help="A value that the connection needs, as NAME=VALUE, or NAME=@FILE to read it from a file; repeat it.",
+    ),
+]
+DefaultAgent = Annotated[
+    str | None, Option(help="The agent that messages reach where nobody chose another: its id or slug.")
+]
+
+
 @connection_app.command("create")
 def create_connection(
     first: Annotated[str, Argument(metavar="CHANNEL|NAME")],
@@ -209,27 +222,118 @@ def create_connection(
         str | None, Option(help="The type of the channel, where only the name stands before it.")
     ] = None,
     url: Annotated[str | None, Option(help="Where the messages of a webhook go.")] = None,
+    values: Values = None,
+    agent: DefaultAgent = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a connection: `cortex connection create web site`, or
-    `cortex connection create hook --channel webhook --url https://…`, which prints its secret once."""
+    """Create a connection: `cortex connection create telegram bot`, which asks for the secrets that it needs, or
+    `cortex connection create hook --channel webhook --url https://…`, which prints its secret once.
+    `cortex connection channels` lists the channels and the values that they need."""
     if (second is None) == (channel is None):
         raise InvalidInput(
             "A connection has one channel and one name.",
             hint="Say `create CHANNEL NAME` or `create NAME --channel CHANNEL`.",
         )
-    draft = identities.ConnectionDraft(channel_type=channel or first, name=second or first, url=url)
+    kind = channel or first
+    config, secret_values = _split_values(kind, _read_values(values), ask=True)
+    draft = identities.ConnectionDraft(
+        channel_type=kind, name=second or first, url=url, config=config, secrets=secret_values, agent=agent
+    )
     show_record(lambda plane: plane.connections.create(draft), as_json, _show_new_connection)
 
 
+def _read_values(values: list[str] | None) -> dict[str, str]:
+    """By name. Raises ``InvalidInput`` for what is no `NAME=VALUE`."""
+    by_name: dict[str, str] = {}
+    for text in values or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise InvalidInput(f"`--set {text}` names no value.", hint="Say `--set NAME=VALUE` or `--set NAME=@FILE`.")
+        if value.startswith("@"):
+            try:
+                value = Path(value[1:]).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeError) as error:
+                raise InvalidInput(f"{value[1:]} cannot be read: {error}.", hint="Name a text file.") from None
+        by_name[name] = value
+    return by_name
+
+
+def _split_values(kind: str, values: dict[str, str], *, ask: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Values and secrets of a channel, as the plane says. ``ask`` for secrets that it needs and nobody gave: an argument would
+    stay in the shell's history."""
+    if kind == identities.CHANNEL and not values:
+        return {}, {}
+    served = run(lambda plane: plane.connections.channels())
+    wanted = next((channel.fields for channel in served if channel.channel_type == kind), [])
+    names = {field.name for field in wanted if field.secret}
+    if ask and sys.stdin.isatty():
+        for field in wanted:
+            if field.secret and field.required and field.name not in values:
+                say(field.description)
+                values[field.name] = getpass.getpass(f"{field.name} (not shown): ").strip()
+    config = {name: value for name, value in values.items() if name not in names}
+    return config, {name: value for name, value in values.items() if name in names}
+
+
 def _show_new_connection(new: identities.NewConnection) -> None:
-    print_record(Connection(**{field.name: getattr(new, field.name) for field in fields(Connection)}))
+    _show_connection(Connection(**{field.name: getattr(new, field.name) for field in fields(Connection)}))
     if new.secret is not None:
         say(f"\nThe secret that signs its messages, shown once:\n  {new.secret}")
 
 
+def _show_connection(connection: Connection) -> None:
+    """What is to be done stands below, so that it can be copied."""
+    print_record(replace(connection, to_do=[]))
+    if connection.to_do:
+        say("\nWhat is left to do:")
+        for number, step in enumerate(connection.to_do, 1):
+            say(f"  {number}. {step}")
+
+
+@connection_app.command("channels")
+def list_channels(as_json: AsJson = False) -> None:
+    """The channels that this plane serves, and the values that a connection of each needs."""
+    served = run(lambda plane: plane.connections.channels())
+    if as_json:
+        print_table(served, routes.LIST_CHANNELS.columns, as_json)
+        return
+    for channel in served:
+        say(channel.channel_type)
+        for field in channel.fields:
+            kind = "secret" if field.secret else "value"
+            choices = f" ({', '.join(field.choices)})" if field.choices else ""
+            say(f"  {field.name}: {kind}{'' if field.required else ', optional'}{choices}. {field.description}")
+
+
 add_command(connection_app, "list", routes.LIST_CONNECTIONS)
-add_command(connection_app, "show", routes.GET_CONNECTION)
+
+
+@connection_app.command("show")
+def show_connection(connection_id: UUID, as_json: AsJson = False) -> None:
+    """A connection: who it is, how messages get through, and what is left to do."""
+    show_record(lambda plane: plane.connections.get(connection_id), as_json, _show_connection)
+
+
+@connection_app.command("check")
+def check_connection(connection_id: UUID, as_json: AsJson = False) -> None:
+    """Ask its vendor again who the connection is, and set up there what is missing."""
+    show_record(lambda plane: plane.connections.check(connection_id), as_json, _show_connection)
+
+
+@connection_app.command("update")
+def update_connection(
+    connection_id: UUID, values: Values = None, agent: DefaultAgent = None, as_json: AsJson = False
+) -> None:
+    """Replace values and secrets of a connection: its vendor is asked again. `--set NAME=` removes a value."""
+    new_values = _read_values(values)
+    kind = run(lambda plane: plane.connections.get(connection_id)).channel_type
+    config, secret_values = _split_values(kind, new_values, ask=False)
+    change = ConnectionChange(
+        config={name: value or None for name, value in config.items()} or None,
+        secrets=secret_values or None,
+        agent=agent,
+    )
+    show_record(lambda plane: plane.connections.update(connection_id, change), as_json, _show_connection)
 
 
 @connection_app.command("rename")

@@ -209,6 +209,14 @@ class Connections(Noun):
     ) -> identities.Connection:
         return await self._plane.call(routes.UPDATE_CONNECTION, id, body=change, revision=revision)
 
+    async def check(self, id: UUID) -> identities.Connection:
+        """Ask its vendor who the connection is, and set up there what is missing."""
+        return await self._plane.call(routes.CHECK_CONNECTION, id)
+
+    async def channels(self) -> Sequence[identities.ServedChannel]:
+        """The channels that this plane serves, and what a connection of each needs."""
+        return await self._plane.all(routes.LIST_CHANNELS)
+
     async def rotate_secret(self, id: UUID) -> identities.NewSecret:
         """A new secret for a webhook, shown once. The one before it stays valid for a day."""
         return await self._plane.call(routes.ROTATE_CONNECTION_SECRET, id)

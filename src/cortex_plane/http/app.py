@@ -35,6 +35,7 @@ from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 
 log = structlog.get_logger()
 
@@ -155,6 +156,7 @@ def create_api(
     app.state.rates = rates or RequestRates(0)
     app.state.webhooks = webhooks
     app.state.inbound = InboundDoor()
+    app.state.channels = ServedChannels(allowed=webhooks.allowed)
     return app
 
 

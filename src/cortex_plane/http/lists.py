@@ -20,10 +20,14 @@ T = TypeVar("T")
 MAX_PAGE_BYTES = 2 * 1024 * 1024
 
 
-def pages(route: ListRoute[T], verb: Verb[..., Page[T]], noun: str) -> Binding:
-    """Answer with a page, newest first. The noun marks its cursors."""
+def pages(
+    route: ListRoute[T], verb: Verb[..., Page[T]], noun: str, more: Callable[[Exchange], Options] | None = None
+) -> Binding:
+    """Answer with a page, newest first. The noun marks its cursors. ``more``: options that do not come from the request."""
 
     async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        if more is not None:
+            options |= more(exchange)
         position, limit = cursors.decode_position(noun, options.pop("cursor")), options.pop("limit")
         return reply_page(noun, await verb(exchange.db, exchange.actor, *values, position, limit, **options))
 
@@ -54,10 +58,14 @@ def ordered(
     return Binding(route, verb.permission, run, verb.heavy)
 
 
-def whole(route: ListRoute[T], verb: Verb[..., Sequence[T]]) -> Binding:
+def whole(
+    route: ListRoute[T], verb: Verb[..., Sequence[T]], more: Callable[[Exchange], Options] | None = None
+) -> Binding:
     """Answer with a list that is short by nature: one page, and no cursor."""
 
     async def run(exchange: Exchange, values: list[Any], options: Options) -> Response:
+        if more is not None:
+            options |= more(exchange)
         items = await verb(exchange.db, exchange.actor, *values, **options)
         return _render_list([to_json(item) for item in items], None)
 

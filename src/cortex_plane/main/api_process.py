@@ -79,6 +79,7 @@ async def serve(
     )
     app = create_app(db, metrics, feed, reach.webhooks, RequestRates(settings.requests_per_second), limits)
     app.state.mailing = reach.email is not None
+    app.state.channels = reach.served
     app.state.mail_folder = reach.mail_folder
     config = uvicorn.Config(
         framed(app),

@@ -10,22 +10,28 @@ import asyncio
 import contextlib
 import functools
 import mailbox
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cortex_plane.channels.discord import DiscordChannel
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
+from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
 from cortex_plane.notify.verbs.channel_port import ChannelPort, InteractiveChannel
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
+VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (DiscordChannel, WhatsAppChannel)
+"""The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"
 MAIL_BYTES = 10 * 1024 * 1024
@@ -94,17 +100,30 @@ class Reach:
     email: EmailChannel | None = None
     mail_folder: Path | None = None
     """The Maildir of the sink, which the dashboard shows."""
+    interactive: Mapping[str, InteractiveChannel] = field(default_factory=dict)
+    """The channels on which people also act, by the type of their connections."""
+    clients: Sequence[VendorClient] = ()
+    is_public: bool = False
+    """Others reach `public_url`: somebody set it."""
 
     @property
     def channels(self) -> Sequence[ChannelPort]:
-        return [self.webhooks] if self.email is None else [self.webhooks, self.email]
+        mail = [] if self.email is None else [self.email]
+        return [self.webhooks, *mail, *self.interactive.values()]
 
     @property
-    def interactive(self) -> Mapping[str, InteractiveChannel]:
-        """The channels on which people act, by type."""
-        return {channel.channel_type: channel for channel in self.channels if isinstance(channel, InteractiveChannel)}
+    def served(self) -> ServedChannels:
+        return ServedChannels(
+            vendors=self.interactive,
+            mailing=self.email is not None,
+            allowed=self.webhooks.allowed,
+            public_url=self.public_url if self.is_public else None,
+            local_url=None if self.is_public else self.public_url,
+        )
 
     async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
         if self.email is not None:
             await self.email.close()
 
@@ -118,9 +137,15 @@ def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> 
             hint="Set CORTEX_MAIL_FROM, such as `Cortex Plane <cortex@example.com>`.",
         )
     smtp_url = settings.smtp_url or (sink.smtp_url if sink else None)
+    allowed = Allowed.parse(settings.webhook_allow)
+    clients = [VendorClient(allowed) for _ in VENDOR_CHANNELS]
+    vendors = [make(client) for make, client in zip(VENDOR_CHANNELS, clients, strict=True)]
     return Reach(
         public_url=settings.public_url or address,
-        webhooks=WebhookChannel(Allowed.parse(settings.webhook_allow)),
+        is_public=settings.public_url is not None,
+        interactive={vendor.channel_type: vendor for vendor in vendors},
+        clients=clients,
+        webhooks=WebhookChannel(allowed),
         email=EmailChannel(SmtpServer.parse(smtp_url), settings.mail_from or SINK_SENDER) if smtp_url else None,
         mail_folder=sink.folder if sink else None,
     )

@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Del
 from cortex_plane.approvals.model.questions import QuestionForm
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.notify.model.notifications import Occasion
+from cortex_plane.notify.model.notifications import ChatReply, Occasion
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""
@@ -84,8 +84,15 @@ def occasion(
     return Occasion.DELEGATED if now.delegations != earlier.get("delegations") else Occasion.CHANGED
 
 
-def job_report(status: str, decision: str | None) -> str:
-    """What the person of a conversation is told of a job that stopped; ``decision``: on its last request, where it had one."""
+def chat_reply(reply: Mapping[str, Any], thread: str | None) -> ChatReply:
+    """What the person of a conversation hears: words of their agent, or what became of its job."""
+    text = reply["text"] if reply["status"] is None else _job_report(reply["status"], reply["decision"])
+    is_final = reply["status"] != JobStatus.WAITING_FOR_APPROVAL
+    return ChatReply(agent=reply["agent"], text=text or "", thread=thread, is_final=is_final)
+
+
+def _job_report(status: str, decision: str | None) -> str:
+    """``decision``: on its last request, where it had one."""
     if status == JobStatus.WAITING_FOR_APPROVAL:
         return "I need an approval before I go on."
     if decision == ApprovalStatus.DENIED:

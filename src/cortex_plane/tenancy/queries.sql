@@ -310,8 +310,9 @@ select id from agent where id = $1 or slug = $2
 
 
 -- name: get_connection
-select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
-  revision, created_at, updated_at
+select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, account, to_do, checked_at, failing_since,
+  disabled_at, disabled_reason, revision, created_at, updated_at, last_inbound_at, last_outbound_at,
+  case when paused_until > (select plane_now()) then paused_until end as paused_until, pause_reason
 from channel_connection where id = $1
 
 
@@ -329,14 +330,48 @@ returning c.name, c.failing_since
 
 
 -- name: insert_connection
-insert into channel_connection (org_id, id, channel_type, name, config, sealed, agent_id) values ($1, $2, $3, $4, $5, $6, $7)
-returning id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
-  revision, created_at, updated_at
+insert into channel_connection (
+  org_id, id, channel_type, name, config, sealed, agent_id, account, external_id, to_do, checked_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $9::text is not null then plane_now() end)
+
+
+-- name: connection_health
+-- Of every connection of the org over which something waits or was given up; bounded, newest first.
+select o.connection_id, count(*) filter (where o.status = 'pending') as waiting,
+  count(*) filter (where o.is_uncertain) as uncertain, count(*) filter (where o.status = 'dead') as given_up,
+  (array_agg(o.last_error order by o.created_at desc) filter (where o.last_error is not null))[1] as last_error
+from (
+  (select n.connection_id, n.status, n.last_error, n.created_at,
+     n.attempts > 0 and n.taken_until is not null and n.taken_until < (select plane_now()) as is_uncertain
+   from notification n where n.org_id = $1 and n.status = 'pending' order by n.created_at desc, n.id desc limit 10000)
+  union all
+  (select n.connection_id, n.status, n.last_error, n.created_at, false
+   from notification n
+   where n.org_id = $1 and n.status = 'dead' and n.created_at > (select plane_now()) - interval '7 days'
+   order by n.created_at desc, n.id desc limit 10000)) o
+group by o.connection_id
+
+
+-- name: find_same_account
+-- Another connection of the org to the same bot, app or number.
+select name from channel_connection
+where channel_type = $1 and external_id = $2 and id <> $3 and disabled_at is null
+limit 1
+
+
+-- name: is_connection_name_taken
+select exists (select from channel_connection where channel_type = $1 and name = $2)
+
+
+-- name: peek_idempotency_key
+-- Whether a request with this key was answered before.
+select exists (select from idempotency where org_id = $1 and caller_id = $2 and verb = $3 and key = $4 and result is not null)
 
 
 -- name: list_connections
-select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
-  revision, created_at, updated_at
+select id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, account, to_do, checked_at, failing_since,
+  disabled_at, disabled_reason, revision, created_at, updated_at, last_inbound_at, last_outbound_at,
+  case when paused_until > (select plane_now()) then paused_until end as paused_until, pause_reason
 from channel_connection
 where $1::timestamptz is null or (created_at, id) < ($1, $2::uuid)
 order by created_at desc, id desc
@@ -375,7 +410,9 @@ select id, channel_type, name, config, sealed, disabled_at, plane_now() as now f
 -- name: update_connection
 update channel_connection
 set name = coalesce($2, name),
-    config = config || $5::jsonb, sealed = coalesce($6, sealed), agent_id = coalesce($7, agent_id),
+    config = jsonb_strip_nulls(config || $5::jsonb), sealed = coalesce($6, sealed), agent_id = coalesce($7, agent_id),
+    account = coalesce($8, account), external_id = coalesce($9, external_id), to_do = coalesce($10, to_do),
+    checked_at = case when $9::text is not null then plane_now() else checked_at end,
     disabled_at = case
       when $3::boolean is null then disabled_at
       when $3 then null
@@ -383,11 +420,12 @@ set name = coalesce($2, name),
     end,
     -- Whoever enables it wants it tried anew, from the first failure on.
     disabled_reason = case when $3 then null else disabled_reason end,
-    failing_since = case when $3 then null else failing_since end,
+    failing_since = case when $3 or $9::text is not null then null else failing_since end,
+    failures = case when $3 or $9::text is not null then 0 else failures end,
+    paused_until = case when $3 or $9::text is not null then null else paused_until end,
     revision = revision + 1, updated_at = plane_now()
 where id = $1 and ($4::integer is null or revision = $4)
-returning id, channel_type, name, config ->> 'url' as url, config - 'url' as config, agent_id, failing_since, disabled_at, disabled_reason,
-  revision, created_at, updated_at
+returning id
 
 
 -- name: verified_mapping

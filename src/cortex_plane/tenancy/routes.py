@@ -18,15 +18,23 @@ CREATE_CONNECTION = Route(
 )
 """A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once."""
 LIST_CONNECTIONS = ListRoute(
-    "GET /v1/connections",
-    identities.Connection,
-    columns="id channel_type name url failing_since disabled_at created_at",
+    "GET /v1/connections", identities.Connection, columns="id channel_type name account state created_at"
 )
 GET_CONNECTION = Route("GET /v1/connections/{connection_id}", identities.Connection)
 UPDATE_CONNECTION = Route(
     "PATCH /v1/connections/{connection_id}", identities.Connection, body=identities.ConnectionChange, revision=True
 )
-"""Enabling a connection that the plane disabled by itself lets it be tried anew."""
+"""Enabling a connection that the plane disabled by itself lets it be tried anew. Where a value changes, its vendor is asked again."""
+CHECK_CONNECTION = Route("POST /v1/connections/{connection_id}/check", identities.Connection)
+"""Ask the vendor who the connection is, and set up there what is missing. No secret changes."""
+LIST_CHANNELS = ListRoute(
+    "GET /v1/channels",
+    identities.ServedChannel,
+    query=None,
+    tag="connections",
+    columns="channel_type buttons conversations listens",
+)
+"""The channels that this plane serves, and what a connection of each needs."""
 ROTATE_CONNECTION_SECRET = Route("POST /v1/connections/{connection_id}/rotate-secret", identities.NewSecret)
 """A new secret for a webhook, shown once. The one before it counts for 24 hours more."""
 MAP_CONNECTION_MEMBER = Route(

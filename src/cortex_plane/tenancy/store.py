@@ -18,6 +18,7 @@ from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.pages import After, Page
+from cortex_plane.notify.model.channels import ConnectionIdentity
 from cortex_plane.tenancy.model import access
 from cortex_plane.tenancy.model.access import Actor, CredentialKey, Key, MacKind, ModelKey
 from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
@@ -407,16 +408,38 @@ async def insert_connection(
     config: collections.abc.Mapping[str, str],
     sealed: bytes | None = None,
     agent_id: UUID | None = None,
+    identity: ConnectionIdentity | None = None,
 ) -> None:
-    await tx.rows(queries.insert_connection, tx.org, id, channel_type, name, dict(config), sealed, agent_id)
+    await tx.rows(
+        queries.insert_connection, tx.org, id, channel_type, name, dict(config), sealed, agent_id,
+        identity.account if identity else None, identity.external_id if identity else None,
+        list(identity.to_do) if identity else [],
+    )  # fmt: skip
 
 
 async def get_connection(tx: Transaction, id: UUID) -> Connection | None:
-    return one(Connection, await tx.row(queries.get_connection, id))
+    row = await tx.row(queries.get_connection, id)
+    return None if row is None else parse(Connection, _with_health(row, await _open_messages(tx)))
 
 
 async def list_connections(tx: Transaction, position: After, limit: int) -> Page[Connection]:
-    return page(Connection, await tx.rows(queries.list_connections, *after(position), limit + 1), limit)
+    rows = await tx.rows(queries.list_connections, *after(position), limit + 1)
+    messages = await _open_messages(tx) if rows else {}
+    return page(Connection, [_with_health(row, messages) for row in rows], limit)
+
+
+async def _open_messages(tx: Transaction) -> dict[UUID, Row]:
+    """By connection: what has not arrived."""
+    return {row["connection_id"]: row for row in await tx.rows(queries.connection_health, tx.org)}
+
+
+_HEALTH: Final = ("last_inbound_at", "last_outbound_at", "paused_until", "pause_reason")
+
+
+def _with_health(row: Row, messages: collections.abc.Mapping[UUID, Row]) -> Row:
+    health = {name: row[name] for name in _HEALTH} | dict(messages.get(row["id"], {}))
+    health.pop("connection_id", None)
+    return {name: value for name, value in row.items() if name not in _HEALTH} | {"health": health}
 
 
 async def sealed_connection(tx: Transaction, id: UUID) -> SealedConnection | None:

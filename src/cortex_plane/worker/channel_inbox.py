@@ -46,6 +46,7 @@ class ChannelInbox:
         self._concurrency, self._poll = concurrency, poll_seconds
         self._stored = asyncio.Event()
         self._busy: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[bool] | None = None
         self._leaving = False
 
     def wake(self) -> None:
@@ -56,11 +57,15 @@ class ChannelInbox:
         try:
             while True:
                 self._stored.clear()
-                is_more = await self._look()
+                # Cancelled halfway, a look could take events that this process never hears of.
+                self._looking = asyncio.create_task(self._look())
+                is_more = await asyncio.shield(self._looking)
                 if not is_more or len(self._busy) >= self._concurrency:
                     await self._rest()
         finally:
             self._leaving = True
+            if self._looking is not None:
+                await asyncio.wait([self._looking])
             if self._busy:
                 _, late = await asyncio.wait(self._busy, timeout=LEAVING_SECONDS)
                 for task in late:

@@ -19,7 +19,7 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import InboundItem
 from cortex_plane.notify.model.notifications import TryAgain, Undeliverable
-from cortex_plane.notify.verbs import inbound, listeners
+from cortex_plane.notify.verbs import deliveries, listeners
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.notify.verbs.listeners import ListenerLease
 
@@ -102,7 +102,7 @@ class ChannelListener:
                 await channel.listen(found[1], position, deliver)
             except Undeliverable as error:
                 if error.gone:
-                    await inbound.revoke(self._db, lease.org_id, lease.connection_id, error.message)
+                    await deliveries.revoke_connection(self._db, lease.org_id, lease.connection_id, error.message)
                     return
                 await self._note(lease, error.message)
             except CortexError as error:

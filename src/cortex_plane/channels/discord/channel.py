@@ -77,17 +77,26 @@ class DiscordChannel:
             bot = await self._api.call(target, "GET", "/users/@me")
         except DiscordRefusal as error:
             if error.gone:
-                raise InvalidInput("Discord does not accept this token.", field="bot_token") from None
-            raise InvalidInput(error.message, field="api_url") from None
+                raise InvalidInput("Discord does not accept this token.", field="secrets.bot_token") from None
+            raise InvalidInput(error.message, field="config.api_url") from None
         try:
             id, public_key = str(application["id"]), str(application["verify_key"])
             config = {"application_id": id, "public_key": public_key, "bot_id": str(bot["id"])}
             account = f"@{bot['username']}"
         except (KeyError, TypeError):
-            raise InvalidInput("The server at this address does not answer as Discord does.", field="api_url") from None
+            raise InvalidInput(
+                "The server at this address does not answer as Discord does.", field="config.api_url"
+            ) from None
         await self._api.call(target, "PUT", f"/applications/{id}/commands", interactions.commands())
-        to_do = [*await self._set_endpoint(target, application, inbound_url), *_invite(application, id)]
-        return ConnectionIdentity(account=account, external_id=id, config=config, to_do=tuple(to_do))
+        # Discord calls the address before it takes it, and the plane can answer only for a connection that is stored.
+        is_unfinished = inbound_url is not None and target.config.get("public_key") != public_key
+        to_do = [] if is_unfinished else await self._set_endpoint(target, application, inbound_url)
+        if is_unfinished:
+            to_do.append("Check this connection: Discord verifies the address for interactions then.")
+        to_do += _invite(application, id)
+        return ConnectionIdentity(
+            account=account, external_id=id, config=config, to_do=tuple(to_do), is_unfinished=is_unfinished
+        )
 
     async def _set_endpoint(self, target: Target, application: Mapping[str, Any], inbound_url: str | None) -> list[str]:
         """What is left to do for the address to which Discord posts interactions."""
@@ -102,13 +111,9 @@ class DiscordChannel:
         except DiscordRefusal as error:
             if error.vendor_code != INVALID_FORM:
                 raise
-            # Discord calls the address before it takes it, and the connection may not be stored yet.
+            place = "the Developer Portal → General Information → Interactions Endpoint URL"
             return [
-                (
-                    f"Check this connection again: Discord could not verify {inbound_url}. If that does not help, see whether it is"
-                    " reachable from the internet, or enter it as Interactions Endpoint URL on General Information in the"
-                    " Developer Portal."
-                )
+                f"Discord could not verify {inbound_url}. Make it reachable from the internet and check again, or enter it in {place}."
             ]
         return []
 

@@ -106,14 +106,14 @@ class WhatsAppChannel:
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity:
         if target.config.get("first_message") == _TEMPLATE and not target.config.get("template"):
-            raise InvalidInput("To begin with a template, name one.", field="template")
+            raise InvalidInput("To begin with a template, name one.", field="config.template")
         try:
             number = await self._api.get_number(target)
         except GraphRefusal as error:
             raise _wrong_field(error) from None
         id, display = str(number.get("id", "")), number.get("display_phone_number")
         if id != str(target.config.get("phone_number_id")) or not isinstance(display, str):
-            raise InvalidInput("The server at this address does not answer as WhatsApp does.", field="api_url")
+            raise InvalidInput("The server at this address does not answer as WhatsApp does.", field="config.api_url")
         verify_token = target.secrets.get("verify_token") or secrets.token_urlsafe(24)
         name = number.get("verified_name")
         return ConnectionIdentity(
@@ -223,11 +223,12 @@ def _template(outgoing: Outgoing, card: Card) -> dict[str, Any] | None:
 
 def _wrong_field(error: GraphRefusal) -> InvalidInput:
     if error.gone:
-        return InvalidInput("WhatsApp does not accept this token.", field="access_token")
+        return InvalidInput("WhatsApp does not accept this token.", field="secrets.access_token")
     if error.vendor_code == INVALID_PARAMETER and "appsecret_proof" in error.message:
-        return InvalidInput("This is not the secret of the app that the token belongs to.", field="app_secret")
+        return InvalidInput("This is not the secret of the app that the token belongs to.", field="secrets.app_secret")
     return InvalidInput(
-        f"WhatsApp does not know this number, or the token may not see it. {error.message}", field="phone_number_id"
+        f"WhatsApp does not know this number, or the token may not see it. {error.message}",
+        field="config.phone_number_id",
     )
 
 

@@ -15,8 +15,8 @@ def _sends_mail(exchange: Exchange) -> Options:
     return {"mailing": bool(getattr(exchange.state, "mailing", False))}
 
 
-def _allowed_addresses(exchange: Exchange) -> Options:
-    return {"allowed": exchange.state.webhooks.allowed}
+def _served_channels(exchange: Exchange) -> Options:
+    return {"channels": exchange.state.channels}
 
 
 async def get_me(exchange: Exchange) -> Response:
@@ -37,10 +37,12 @@ async def redeem_enrolment_code(exchange: Exchange, redemption: Redemption) -> R
 
 DECLARATIONS = (routes,)
 BINDINGS: tuple[Binding, ...] = (
-    answer(routes.CREATE_CONNECTION, connections.create_connection, _allowed_addresses),
-    pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections"),
-    answer(routes.GET_CONNECTION, connections.get_connection),
-    answer(routes.UPDATE_CONNECTION, connections.update_connection, _allowed_addresses),
+    whole(routes.LIST_CHANNELS, connections.list_channels, _served_channels),
+    answer(routes.CREATE_CONNECTION, connections.create_connection, _served_channels),
+    pages(routes.LIST_CONNECTIONS, connections.list_connections, "connections", _served_channels),
+    answer(routes.GET_CONNECTION, connections.get_connection, _served_channels),
+    answer(routes.UPDATE_CONNECTION, connections.update_connection, _served_channels),
+    answer(routes.CHECK_CONNECTION, connections.check_connection, _served_channels),
     answer(routes.ROTATE_CONNECTION_SECRET, connections.rotate_secret),
     answer(routes.MAP_CONNECTION_MEMBER, connections.map_member),
     handle(routes.GET_ME, orgs.get_org, get_me),

@@ -9,6 +9,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.kernel.errors import Conflict
@@ -21,8 +23,10 @@ from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
-from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
+from cortex_plane.tenancy.model.identities import CHANNEL, Delivery, NotificationKind
 from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, record, require_found, transaction_verb
+
+log = structlog.get_logger()
 
 LONGEST_ERROR = 500
 
@@ -126,7 +130,7 @@ async def _give_up(
         payload["connection"] = str(row["connection_id"])
     else:
         payload["member_id"] = str(row["member_id"])
-    if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
+    if suppress and row["channel_type"] != CHANNEL and row["mapping_id"] is not None:
         mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
         payload["suppressed"] = mapping is not None
     name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
@@ -184,3 +188,14 @@ async def report_undelivered(db: Database, org_id: UUID, connection_id: UUID, re
         for row in rows:
             payload = {"delivery": str(row["id"]), "member_id": str(row["user_account_id"]), "reason": reason}
             await record(tx, actor, f"{row['kind']}_undeliverable", approval=row["approval_id"], **payload)
+
+
+async def revoke_connection(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
+    """Its vendor took it away: nothing is sent over it until somebody enables it again."""
+    async with db.transaction(org_id) as tx:
+        name = await tx.value(queries.disable_connection, connection_id, reason)
+        if name is None:
+            return
+        actor = scheduler_actor(org_id, connection_id, name)
+        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
+    log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)

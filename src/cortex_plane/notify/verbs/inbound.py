@@ -17,16 +17,16 @@ from cortex_plane.kernel.errors import CortexError, InvalidInput, Unauthenticate
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import channels as model
 from cortex_plane.notify.model.channels import InboundReply, InboundRequest
-from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import channel_events, conversations, deliveries, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.store import SealedConnection
-from cortex_plane.tenancy.verbs.frame import record
 
 log = structlog.get_logger()
+
+# Of a body that is signed and is not what a channel expects.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,13 @@ async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, r
         meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
         log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
         raise
-    except InvalidInput as error:
+    except (InvalidInput, *_UNREADABLE) as error:
+        if not isinstance(error, InvalidInput):
+            log.warning("event does not have the vendor's form", error=type(error).__name__)
         meters().called_back(channel.channel_type if channel else "unknown", "refused")
         log.warning("event refused", connection=str(connection_id), reason="malformed", bytes=len(request.body))
-        raise MalformedEvent(error.message) from None
+        message = error.message if isinstance(error, InvalidInput) else "This is no request of the vendor."
+        raise MalformedEvent(message) from None
     if received.items and connection.disabled_at is None:
         async with db.transaction(org_id) as tx:
             count = await channel_events.store_items(tx, connection.id, channel, received.items)
@@ -123,15 +126,4 @@ async def handle(db: Database, event: StoredEvent) -> None:
         case model.DeliveryReport():
             await deliveries.report_undelivered(db, event.org_id, event.target.connection_id, occurrence)
         case model.ConnectionRevoked():
-            await revoke(db, event.org_id, event.target.connection_id, occurrence.reason)
-
-
-async def revoke(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
-    """Its vendor took it away: nothing is sent over it until somebody enables it again."""
-    async with db.transaction(org_id) as tx:
-        name = await tx.value(queries.disable_connection, connection_id, reason)
-        if name is None:
-            return
-        actor = scheduler_actor(org_id, connection_id, name)
-        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
-    log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)
+            await deliveries.revoke_connection(db, event.org_id, event.target.connection_id, occurrence.reason)

@@ -12,7 +12,6 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Del
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import advised
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import new_id
@@ -176,12 +175,10 @@ async def _prepare(
 
 
 async def _reply(tx: Transaction, row: Row) -> ChatReply:
-    reply = require_found(await tx.row(notify_store.queries.get_reply, row["id"]), "conversation")
+    reply = require_found(await tx.row(notify_store.queries.get_reply, row["id"]), "session")
     if not reply["reachable"]:
         raise _not_theirs()
-    text = reply["text"] if reply["status"] is None else delivery_rules.job_report(reply["status"], reply["decision"])
-    is_final = reply["status"] != JobStatus.WAITING_FOR_APPROVAL
-    return ChatReply(agent=reply["agent"], text=text or "", thread=row["data"].get("thread"), is_final=is_final)
+    return delivery_rules.chat_reply(reply, row["data"].get("thread"))
 
 
 async def _callback(tx: Transaction, row: Row, approval: Approval) -> Callback:

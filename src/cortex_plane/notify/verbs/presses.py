@@ -27,7 +27,7 @@ from cortex_plane.approvals.model.credentials import ASKS_FOR_LOGIN
 from cortex_plane.approvals.model.questions import form_of
 from cortex_plane.approvals.rules import decisions as approval_rules
 from cortex_plane.approvals.verbs import decisions
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, Stale
 from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -37,11 +37,9 @@ from cortex_plane.notify.model.channels import Button, ButtonAction, ButtonPress
 from cortex_plane.notify.model.notifications import Occasion, Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import cards
-from cortex_plane.notify.verbs.channel_events import StoredEvent
+from cortex_plane.notify.verbs.channel_events import StoredEvent, person_of, unknown_person
 from cortex_plane.notify.verbs.channel_port import MoreChannel
-from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs import access
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
 CHOICES = {
@@ -53,10 +51,6 @@ SKIP = "/skip"
 CHANGED = "The request has changed since this message: look at the new one."
 NOT_FOR_YOU = "You are not one of those who see this request, so you cannot decide it."
 UNKNOWN_BUTTON = "This button belongs to no request any more."
-UNKNOWN_PERSON = (
-    "I do not know who you are here. Link this account first: get a code on the dashboard under Channels, then send me `/link CODE`"
-    " in a private chat."
-)
 MAX_REASON = 2000
 
 
@@ -136,29 +130,17 @@ def _in_words(error: CortexError, event: StoredEvent) -> str:
     return error.message
 
 
-async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -> Actor | None:
-    """The member whose sender this is, as proven or vouched for; None for everybody else. Raises ``Forged``."""
-    if source.sender.is_bot:
-        return None
-    mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
-    return await access.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
-
-
-def _unknown_person() -> Forbidden:
-    return Forbidden(UNKNOWN_PERSON, code="sender_unknown")
-
-
 async def _look_up(db: Database, event: StoredEvent, source: InboundEvent, data: str) -> _Pressed:
     button = read_button(data)
     if button is None:
         raise NotFound(UNKNOWN_BUTTON, code="button_unknown")
-    async with forgery_refusal(db, _unknown_person), db.transaction(event.org_id) as tx:
+    async with forgery_refusal(db, unknown_person), db.transaction(event.org_id) as tx:
         row = await tx.row(queries.get_card_source, button.notification_id, event.target.connection_id)
         if row is None:
             raise NotFound(UNKNOWN_BUTTON, code="button_unknown")
         person = await person_of(tx, event, source)
         if person is None:
-            raise _unknown_person()
+            raise unknown_person()
         approval = await approvals_store.get_approval(tx, row["approval_id"], person)
     if approval is None:
         raise Forbidden(NOT_FOR_YOU, code="not_an_approver")

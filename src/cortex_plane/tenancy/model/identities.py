@@ -34,6 +34,73 @@ def _address(value: str) -> str:
 Url = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_address)]
 
 
+class ConnectionState(StrEnum):
+    """Whether messages get through over a connection."""
+
+    OK = "ok"
+    FAILING = "failing"
+    """The last messages did not arrive."""
+    PAUSED = "paused"
+    """Its vendor asked for a pause, or answers nobody: nothing is sent until `paused_until`."""
+    DISABLED = "disabled"
+    NOT_SERVED = "not_served"
+    """This plane has no channel for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionHealth:
+    """How a connection does."""
+
+    last_inbound_at: datetime | None = None
+    """When something last came in over it, to the minute."""
+    last_outbound_at: datetime | None = None
+    """When something was last delivered over it, to the minute."""
+    waiting: int = 0
+    """How many messages wait to be sent."""
+    uncertain: int = 0
+    """How many of them may have been sent already: nobody knows what became of the last try."""
+    given_up: int = 0
+    """How many messages of the last week were given up."""
+    last_error: str | None = None
+    """Why the newest message that has not arrived did not."""
+    paused_until: datetime | None = None
+    """Nothing is sent over it until then."""
+    pause_reason: str | None = None
+    """Why nothing is sent until then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedField:
+    """A value that a connection of a channel needs."""
+
+    name: str
+    description: str
+    """Where its vendor shows it."""
+    secret: bool
+    """It is stored encrypted and never shown."""
+    required: bool
+    """A connection cannot do without it."""
+    pattern: str | None
+    """A regular expression that the whole value matches."""
+    choices: list[str]
+    """The values that it may have; empty for any."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedChannel:
+    """A channel that this plane serves."""
+
+    channel_type: str
+    fields: list[ServedField] = field(default_factory=list)
+    """What a connection of it needs."""
+    buttons: bool = False
+    """People decide by pressing buttons of its messages."""
+    conversations: bool = False
+    """People write to agents over it."""
+    listens: bool = False
+    """It can work without a public address of the plane."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
     id: UUID
@@ -45,6 +112,18 @@ class Connection:
     """The values that it needs and that are no secrets."""
     agent_id: UUID | None = None
     """The agent that messages reach where nobody chose another."""
+    account: str | None = None
+    """The bot, app or number, as its vendor names it."""
+    state: ConnectionState = ConnectionState.OK
+    """Whether messages get through over it."""
+    inbound_url: str | None = None
+    """Where its vendor posts what people do there."""
+    to_do: list[str] = field(default_factory=list)
+    """What a person still has to do, in order."""
+    checked_at: datetime | None = None
+    """When its vendor last said that it works."""
+    health: ConnectionHealth = field(default_factory=ConnectionHealth)
+    """How messages get through."""
     failing_since: datetime | None = None
     """Nothing has arrived since then."""
     disabled_at: datetime | None
@@ -116,8 +195,8 @@ class ConnectionChange:
     """Where to post the messages of a webhook."""
     enabled: StrictBool | None = None
     """True lets it send again, false disables it."""
-    config: FieldValues | None = None
-    """Values to replace; the others stay."""
+    config: Annotated[dict[FieldName, FieldValue | None], Field(max_length=20)] | None = None
+    """Values to replace, or null to remove one; the others stay."""
     secrets: FieldValues | None = Field(default=None, repr=False)
     """Secrets to replace; the others stay."""
     agent: Ref | None = None

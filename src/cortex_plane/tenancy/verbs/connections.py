@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Transaction, one
-from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, TooMany, Unauthenticated
+from cortex_plane.db.database import Database, Transaction
+from cortex_plane.kernel.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    TooMany,
+    Unauthenticated,
+)
 from cortex_plane.kernel.fields import split_ref
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
-from cortex_plane.notify.model.notifications import GRACE, SECRET_BYTES, Invitation, Secrets, secret_of
+from cortex_plane.notify.model.channels import ConnectionIdentity
+from cortex_plane.notify.model.notifications import GRACE, SECRET_BYTES, Invitation, Secrets, TryAgain, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import IDLE_LIFE, WHOLE_LIFE, Actor, Permission, SecretKind, secret_digest
-from cortex_plane.tenancy.model.identities import VERIFY_LIFE, Claim, InvitationDraft, Mapping, Purpose, own
+from cortex_plane.tenancy.model.identities import (
+    VERIFY_LIFE,
+    Claim,
+    InvitationDraft,
+    Mapping,
+    Purpose,
+    ServedChannel,
+    own,
+)
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.store import SealedConnection, queries
 from cortex_plane.tenancy.verbs import access, frame
 from cortex_plane.tenancy.verbs.frame import once_only, record, require_found, transaction_verb
 from cortex_plane.tenancy.verbs.orgs import add_member, resolve_teams
-
-NOTHING_LISTED = Allowed()
+from cortex_plane.tenancy.verbs.served_channels import NO_VENDORS, ServedChannels
 
 
 def new_webhook_secret() -> str:
@@ -40,32 +56,88 @@ async def create_connection(
     draft: identities.ConnectionDraft,
     once: IdempotencyKey | None = None,
     *,
-    allowed: Allowed = NOTHING_LISTED,
+    channels: ServedChannels = NO_VENDORS,
 ) -> identities.NewConnection:
-    """A webhook gets a secret, which is shown this once. ``allowed`` is what the operator lists besides https."""
-    identities.check_address(draft.channel_type, draft.url, allowed)
-    secret = new_webhook_secret() if draft.channel_type == identities.CHANNEL else None
-    secrets = draft.secrets if secret is None else Secrets(secret=secret).kept()
-    config = draft.config if draft.url is None else {"url": draft.url}
+    """A webhook gets a secret, which is shown this once. A vendor is asked who the connection is, before it is stored."""
+    kind, id = draft.channel_type, new_id()
+    channels.require_served(kind)
+    identities.check_address(kind, draft.url, channels.allowed)
+    channels.check_fields(kind, draft.config, draft.secrets)
+    channels.require_fields(kind, draft.config, draft.secrets)
+    secret = new_webhook_secret() if kind == identities.CHANNEL else None
+    secrets = dict(draft.secrets) if secret is None else Secrets(secret=secret).kept()
+    config = dict(draft.config) if draft.url is None else {"url": draft.url}
+    identity = None
+    if kind in channels.vendors and await _is_new(db, actor, draft, once):
+        identity = await channels.identify(kind, id, draft.name, config, secrets)
+    if identity is not None:
+        config, secrets = config | dict(identity.config), secrets | dict(identity.secrets)
     async with db.transaction(actor.org_id) as tx:
         agent_id = await find_agent(tx, draft.agent)
 
         async def make() -> UUID:
-            id = new_id()
+            shown = identity and await _with_twin(tx, kind, id, identity)
             sealed = await tenancy_store.seal_secret(tx, db, id, secrets) if secrets else None
-            await tenancy_store.insert_connection(tx, id, draft.channel_type, draft.name, config, sealed, agent_id)
+            await tenancy_store.insert_connection(tx, id, kind, draft.name, config, sealed, agent_id, shown)
             await note_set_up(tx, actor, id)
-            details = {"channel_type": draft.channel_type, "name": draft.name, "url": draft.url}
+            details = {"channel_type": kind, "name": draft.name, "url": draft.url}
+            if identity is not None:
+                details |= {"account": identity.account, "external_id": identity.external_id}
             await frame.record(tx, actor, "connection_created", connection=id, **details)
             return id
 
         id, is_replay = await frame.once_only(tx, actor, "connections.create", once, make)
-        connection = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
-    return identities.NewConnection(**asdict(connection), secret=None if is_replay else secret)
+        connection = channels.describe(frame.require_found(await tenancy_store.get_connection(tx, id), "connection"))
+    if identity is not None and identity.is_unfinished and not is_replay:
+        with contextlib.suppress(TryAgain, InvalidInput):  # it is stored; what is left to do says to check it again
+            connection = await check_connection(db, actor, id, channels=channels)
+    values = {field.name: getattr(connection, field.name) for field in fields(connection)}
+    return identities.NewConnection(**values, secret=None if is_replay else secret)
 
 
-get_connection = frame.get_verb(Permission.CONNECTION_READ, tenancy_store.get_connection, "connection")
-list_connections = frame.read_verb(Permission.CONNECTION_READ, tenancy_store.list_connections)
+async def _is_new(db: Database, actor: Actor, draft: identities.ConnectionDraft, once: IdempotencyKey | None) -> bool:
+    """Whether a vendor is to be asked. Refuses what could not be stored before its vendor sends events to it."""
+    async with db.transaction(actor.org_id) as tx:
+        await find_agent(tx, draft.agent)
+        key = (tx.org, actor.key_id, "connections.create", once.key) if once else None
+        if key is not None and await tx.value(queries.peek_idempotency_key, *key):
+            return False
+        if await tx.value(queries.is_connection_name_taken, draft.channel_type, draft.name):
+            raise AlreadyExists(
+                f"There is a connection of {draft.channel_type} with this name already.",
+                hint="Choose another name, or change that one: `cortex connection list`.",
+            )
+    return True
+
+
+async def _with_twin(tx: Transaction, kind: str, id: UUID, identity: ConnectionIdentity) -> ConnectionIdentity:
+    """Two connections to one account take each other's messages: whoever made the second is told so."""
+    twin = await tx.value(queries.find_same_account, kind, identity.external_id, id)
+    if twin is None:
+        return identity
+    warning = f"The connection {twin} is {identity.account} too: disable one of them, or both get the same messages."
+    return replace(identity, to_do=(*identity.to_do, warning))
+
+
+@frame.transaction_verb(Permission.CONNECTION_READ)
+async def get_connection(
+    tx: Transaction, _: Actor, id: UUID, *, channels: ServedChannels = NO_VENDORS
+) -> identities.Connection:
+    return channels.describe(frame.require_found(await tenancy_store.get_connection(tx, id), "connection"))
+
+
+@frame.transaction_verb(Permission.CONNECTION_READ)
+async def list_connections(
+    tx: Transaction, _: Actor, position: After, limit: int, *, channels: ServedChannels = NO_VENDORS
+) -> Page[identities.Connection]:
+    page = await tenancy_store.list_connections(tx, position, limit)
+    return Page(items=[channels.describe(connection) for connection in page.items], next=page.next)
+
+
+@frame.verb(Permission.CONNECTION_READ)
+async def list_channels(_: Database, __: Actor, *, channels: ServedChannels = NO_VENDORS) -> list[ServedChannel]:
+    """What this plane can connect to, and what it needs for that."""
+    return channels.list_served()
 
 
 @frame.verb(Permission.CONNECTION_WRITE)
@@ -76,39 +148,99 @@ async def update_connection(
     change: identities.ConnectionChange,
     revision: int | None,
     *,
-    allowed: Allowed = NOTHING_LISTED,
+    channels: ServedChannels = NO_VENDORS,
 ) -> identities.Connection:
-    """Enabling one that the plane disabled lets it be tried anew."""
+    """Enabling one that the plane disabled lets it be tried anew. Its vendor is asked again where a value changes."""
+    if change.config is None and change.secrets is None:
+        return await _store_change(db, actor, id, change, revision, channels, None)
     async with db.transaction(actor.org_id) as tx:
-        return await _update_connection(db, tx, actor, id, change, revision, allowed)
+        before = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
+        frame.require_revision(before.revision, revision)
+        values = await _connection_values(db, tx, id)
+    set_values = {name: value for name, value in (change.config or {}).items() if value is not None}
+    channels.check_fields(before.channel_type, set_values, change.secrets or {})
+    config = {**values.config, **set_values}
+    for name in (change.config or {}).keys() - set_values.keys():
+        config.pop(name, None)
+    secrets = {**values.secrets, **(change.secrets or {})}
+    channels.require_fields(before.channel_type, config, secrets)
+    identity = await channels.identify(before.channel_type, id, change.name or before.name, config, secrets)
+    return await _store_change(db, actor, id, change, before.revision, channels, identity)
 
 
-async def _update_connection(
-    db: Database, tx: Transaction, actor: Actor, id: UUID, change: identities.ConnectionChange, revision: int | None,
-    allowed: Allowed,
-) -> identities.Connection:  # fmt: skip
-    before = frame.require_found(await tenancy_store.lock_connection(tx, id), "connection")
-    if change.url is not None:
-        identities.check_address(before.channel_type, change.url, allowed)
-    config = {**(change.config or {}), **({} if change.url is None else {"url": change.url})}
-    sealed = None
-    if change.secrets:
-        secrets = tenancy_store.open_secret(db.vault, tx.org, id, before.sealed) | change.secrets
-        sealed = await tenancy_store.seal_secret(tx, db, id, secrets)
-        await note_set_up(tx, actor, id)
-    agent_id = await find_agent(tx, change.agent)
-    values = (change.name, change.enabled, revision, config, sealed, agent_id)
-    row = await tx.row(queries.update_connection, id, *values)
-    if row is None:
-        frame.require_revision(
-            frame.require_found(await tenancy_store.get_connection(tx, id), "connection").revision, revision
-        )
-    if change.enabled:
-        await tx.rows(notify_store.queries.hasten_delivery, tx.org, id)
-    await frame.record(
-        tx, actor, "connection_changed", connection=id, name=change.name, enabled=change.enabled, url=change.url
+@frame.verb(Permission.CONNECTION_WRITE)
+async def check_connection(
+    db: Database, actor: Actor, id: UUID, *, channels: ServedChannels = NO_VENDORS
+) -> identities.Connection:
+    """Ask the vendor again who the connection is, and set up there what is missing. Changes no secret of the org's. A connection
+    without a vendor (mail, a webhook, a program of the org) is only shown."""
+    async with db.transaction(actor.org_id) as tx:
+        before = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
+        values = await _connection_values(db, tx, id)
+    channels.require_served(before.channel_type)
+    channels.require_fields(before.channel_type, values.config, values.secrets)
+    identity = await channels.identify(before.channel_type, id, before.name, values.config, values.secrets)
+    if identity is None:
+        return channels.describe(before)
+    return await _store_change(
+        db, actor, id, identities.ConnectionChange(), before.revision, channels, identity, action="connection_checked"
     )
-    return frame.require_found(one(identities.Connection, row), "connection")
+
+
+@dataclass(frozen=True, slots=True)
+class _ConnectionValues:
+    config: dict[str, str]
+    secrets: dict[str, str]
+
+
+async def _connection_values(db: Database, tx: Transaction, id: UUID) -> _ConnectionValues:
+    row = frame.require_found(await tenancy_store.sealed_connection(tx, id), "connection")
+    return _ConnectionValues(row.config, tenancy_store.open_secret(db.vault, tx.org, id, row.sealed))
+
+
+async def _store_change(
+    db: Database, actor: Actor, id: UUID, change: identities.ConnectionChange, revision: int | None,
+    channels: ServedChannels, identity: ConnectionIdentity | None, *, action: str = "connection_changed",
+) -> identities.Connection:  # fmt: skip
+    async with db.transaction(actor.org_id) as tx:
+        before = frame.require_found(await tenancy_store.lock_connection(tx, id), "connection")
+        if change.url is not None:
+            identities.check_address(before.channel_type, change.url, channels.allowed)
+        config: dict[str, str | None] = {**(change.config or {}), **({} if change.url is None else {"url": change.url})}
+        secrets = dict(change.secrets or {})
+        if identity is not None:
+            identity = await _with_twin(tx, before.channel_type, id, identity)
+            config, secrets = config | dict(identity.config), secrets | dict(identity.secrets)
+        sealed = None
+        if secrets:
+            stored = tenancy_store.open_secret(db.vault, tx.org, id, before.sealed)
+            sealed = await tenancy_store.seal_secret(tx, db, id, stored | secrets)
+        if change.secrets:
+            await note_set_up(tx, actor, id)
+        agent_id = await find_agent(tx, change.agent)
+        found = (
+            (None, None, None) if identity is None else (identity.account, identity.external_id, list(identity.to_do))
+        )
+        row = await tx.row(
+            queries.update_connection, id, change.name, change.enabled, revision, config, sealed, agent_id, *found
+        )
+        if row is None:
+            frame.require_revision(
+                frame.require_found(await tenancy_store.get_connection(tx, id), "connection").revision, revision
+            )
+        if change.enabled or identity is not None:
+            await tx.rows(notify_store.queries.hasten_delivery, tx.org, id)
+        connection = channels.describe(frame.require_found(await tenancy_store.get_connection(tx, id), "connection"))
+        details: dict[str, Any] = {"name": change.name, "enabled": change.enabled, "url": change.url}
+        if change.config is not None or change.secrets is not None:
+            # Values of secrets are on no trail, and neither is how long they are.
+            details |= {"config": change.config, "secrets": sorted(change.secrets or {})}
+        if agent_id is not None:
+            details["agent"] = agent_id
+        if identity is not None:
+            details["account"] = identity.account
+        await frame.record(tx, actor, action, connection=id, **details)
+    return connection
 
 
 async def find_agent(tx: Transaction, ref: str | None) -> UUID | None:
