@@ -107,7 +107,7 @@ class DiscordStage:
         return await self._press(name, message, data, True)
 
     async def _press(self, name: str, message: SeenMessage, custom_id: str, private: bool) -> VendorRequest:
-        data = {"component_type": 2, "custom_id": custom_id, "id": 2}
+        data = {"component_type": 2, "custom_id": custom_id}
         pressed = self.discord.messages[message.ref.partition(":")[2]]
         return await self._act(3, name, message.chat if private else self._room, data, pressed)
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest_asyncio
 
+from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
@@ -17,7 +19,7 @@ from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import PUBLIC_URL, Arrived, ChannelSuite, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.emulators.vendor_server import VendorFault
@@ -31,6 +33,7 @@ from tests.emulators.whatsapp import (
     text_of,
     urls_of,
 )
+from tests.fixtures.approvals import shown
 from tests.fixtures.people import World
 
 _FAULTS = {
@@ -151,3 +154,26 @@ class TestWhatsAppInteractive(InteractiveSuite):
     async def stage(self) -> AsyncIterator[WhatsAppStage]:
         async with whatsapp_stage() as stage:
             yield stage
+
+    async def test_more_shows_the_whole_request_and_decides_nothing(
+        self, strict: World, admin: asyncpg.Connection, stage: WhatsAppStage
+    ) -> None:
+        plane = await self._plane(strict, admin, stage)
+        asked, message = await self._asked(plane, to="production", note="x" * 1500)
+        assert set(message.buttons) == {"Deny", "Respond", "More"}
+        await plane.take(await stage.press("bea", message, "More"))
+        whole = "".join(await stage.answers("bea"))
+        assert "x" * 1500 in whole
+        assert f"{PUBLIC_URL}/approvals/{asked.id}" in whole
+        assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
+
+    async def test_more_is_for_those_who_see_the_request(
+        self, strict: World, admin: asyncpg.Connection, stage: WhatsAppStage
+    ) -> None:
+        plane = await self._plane(strict, admin, stage)
+        _, message = await self._asked(plane)
+        for name, words in (("mia", "not one of those"), ("sam", "do not know who you are")):
+            await plane.take(await stage.press(name, message, "More"))
+            (answer,) = await stage.answers(name)
+            assert words in answer
+            assert "production" not in answer

@@ -79,9 +79,8 @@ def receive(public_key: str, request: InboundRequest) -> ReceivedRequest:
         item = InboundItem(event_id=str(payload["id"])[:200], payload=_essence(payload))
         if kind == COMPONENT and (form := _form(payload["data"]["custom_id"])) is not None:
             return ReceivedRequest(reply=_reply({"type": OPEN_FORM, "data": form}))
-        later = UPDATE_LATER if kind == COMPONENT else MESSAGE_LATER
-        data = {"flags": EPHEMERAL} if later == MESSAGE_LATER else {}
-        return ReceivedRequest(reply=_reply({"type": later, "data": data}), items=(item,))
+        later = {"type": UPDATE_LATER} if kind == COMPONENT else {"type": MESSAGE_LATER, "data": {"flags": EPHEMERAL}}
+        return ReceivedRequest(reply=_reply(later), items=(item,))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no interaction of Discord.") from None
 
