@@ -29,7 +29,7 @@ from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs import connections, links
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, delivery_of, link
@@ -54,10 +54,10 @@ async def talking(
     world: World, admin: asyncpg.Connection, stage: PlainStage, *turns: dict[str, Any], **config: str
 ) -> tuple[Plane, Person]:
     """A connection with an agent, and Bea, who is linked."""
-    bea = await world.person(Role.APPROVER, name="Bea")
+    bea = await world.person(Role.APPROVER, Role.MEMBER, name="Bea")
     connection_id = await stage.connect(world, **config)
     await link(admin, world, connection_id, bea, stage.address("bea"))
-    agent = await make_agent(world, turns, slug="talker")
+    agent = await make_agent(world, turns, slug="talker", ask_people=True)
     await admin.execute("update channel_connection set agent_id = $2 where id = $1", connection_id, agent.id)
     return Plane(world, stage, connection_id), bea
 
@@ -352,7 +352,7 @@ async def test_answer_that_fits_no_choice_is_asked_for_again(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     plane, bea = await talking(
-        strict, admin, stage, turn(call("plane.ask_person", question="Which?", choices=["Berlin", "Paris"]))
+        strict, admin, stage, turn(call("plane_ask_person", question="Which?", choices=["Berlin", "Paris"]))
     )
     await apply_policies(strict.db, strict.admin.actor, ASK)
     await plane.take(await stage.write("bea", "Book it"))
@@ -382,9 +382,7 @@ async def test_reply_goes_to_where_its_person_wrote_last(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     """A question over one connection, a follow-up over another, and one from the dashboard: one session."""
-    plane, bea = await talking(
-        world, admin, stage, turn(text="first answer"), turn(text="second answer"), turn(text="third answer")
-    )
+    plane, bea = await talking(world, admin, stage, turn(text="an answer"))
     await plane.take(await stage.write("bea", "one"))
     await answered(world, admin, plane)
     async with vendor() as place:
@@ -397,8 +395,8 @@ async def test_reply_goes_to_where_its_person_wrote_last(
         await link(admin, world, other.connection_id, bea, second.address("bea"))
         await other.take(await second.write("bea", "two"))
         await answered(world, admin, other)
-        assert [message.text for message in await stage.messages()] == ["first answer"]
-        assert [message.text for message in await second.messages()] == ["second answer"]
+        assert [message.text for message in await stage.messages()] == ["an answer"]
+        assert [message.text for message in await second.messages()] == ["an answer"]
         (session,) = await admin.fetch("select id from session where kind = 'conversation'")
         await sessions.post_message(world.db, bea.actor, session["id"], MessageDraft(text="three"))
         await answered(world, admin, other)
@@ -430,13 +428,23 @@ async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.C
     assert [row["agent_id"] == chosen.id for row in rows] == [True, False]
 
 
-async def test_code_works_in_a_private_chat_only(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:
+async def test_code_works_in_a_private_chat_and_waits_for_its_member(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
     plane, bea = await talking(world, admin, stage)
-    code = await connections.issue_link_code(world.db, bea.actor)
+    code = await links.issue_link_code(world.db, bea.actor)
     await plane.take(await stage.write("new", f"/link {code.code}", private=False))
     assert "private chats only" in (await stage.answers("new"))[-1]
     await plane.take(await stage.write("new", "/link 0000000000"))
     assert "does not work" in (await stage.answers("new"))[-1]
+    await plane.take(await stage.write("new", f"/link {code.code}"))
+    assert "confirm on the dashboard, under Channels, that `New` is you" in (await stage.answers("new"))[-1]
+    (claim,) = await links.list_own_claims(world.db, bea.actor)
+    await plane.take(await stage.write("new", "/status"))
+    assert "do not know who you are" in (await stage.answers("new"))[-1], "not before it is confirmed"
+    await links.confirm_link(world.db, bea.actor, claim.id)
+    await plane.take(await stage.write("new", "/start"))
+    assert (await stage.answers("new"))[-1].startswith("Hello, Bea.")
 
 
 async def test_cause_of_a_request_is_whoever_set_the_connection_up_too(

@@ -43,8 +43,21 @@ insert into inbound_event (org_id, connection_id, event_id, body_hash) values ($
 on conflict do nothing
 
 
--- name: count_failures
-update channel_connection set failing_since = plane_now() where id = $1 and failing_since is null
+-- name: count_failure
+-- $2: how long its vendor asked to wait; null where it did not. $3: so many failures in a row are no accident; from then on everything
+-- that goes over it waits, twice as long after each further one, at first $4 and at most $5.
+update channel_connection
+set failing_since = coalesce(failing_since, plane_now()), failures = failures + 1,
+  pause_reason = case when $2::interval is not null or failures + 1 >= $3 then $6 else pause_reason end,
+  paused_until = greatest(paused_until, case
+    when $2::interval is not null then plane_now() + $2::interval
+    when failures + 1 >= $3 then plane_now() + least($4::interval * power(2, least(failures + 1 - $3, 20)), $5::interval) end)
+where id = $1
+returning paused_until - plane_now() as pause
+
+
+-- name: report_connection
+select report_connection($1, $2, $3)
 
 
 -- name: delete_prompt
@@ -171,19 +184,8 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
--- name: note_inbound
-update channel_connection set last_inbound_at = plane_now()
-where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
-
-
 -- name: note_listener_error
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
-
-
--- name: note_sender
--- They are there: what could not be sent to them before may arrive now.
-update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 minute' or suppressed_at is not null)
 
 
 -- name: open_deliveries
@@ -324,6 +326,11 @@ returning seq
 update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
 where id = $1 and suppressed_at is null
 returning id
+
+
+-- name: trust_sender
+-- They are there: what could not be sent to them before may arrive now.
+update channel_mapping set suppressed_at = null, suppressed_reason = null where id = $1 and suppressed_at is not null
 
 
 -- name: upsert_chat
