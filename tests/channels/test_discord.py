@@ -366,6 +366,17 @@ class TestCommands:
         assert isinstance(event, ChatMessage)
         assert (event.text, event.chat.is_private) == (text, True)
 
+    async def test_answers_name_commands_as_they_are_typed_here(
+        self, discord: DiscordEmulator, channel: DiscordChannel, door: Door
+    ) -> None:
+        paused = await discord.command(discord.user("ada"), "pause")
+        (event,) = door.events()
+        assert isinstance(event, ChatMessage)
+        text = "Paused. /resume goes on. See https://plane.example/status and /etc."
+        await channel.answer(door.target, event, InboundAnswer(text=text))
+        seen = message_text({"content": paused.shown[0], "embeds": []})
+        assert seen == text.replace("/resume", "/cortex resume")
+
     async def test_a_command_in_a_server_is_not_private(self, discord: DiscordEmulator, door: Door) -> None:
         await discord.command(discord.user("ada"), "link", discord.guild_channel("general"), code="K7")
         (event,) = door.events()

@@ -125,7 +125,7 @@ class DiscordChannel:
 
     async def answer(self, target: Target, event: InboundEvent, answer: InboundAnswer) -> str | None:
         to = event.answer_to
-        first, *rest = chunks(cards.escape(answer.text), cards.MAX_TEXT) or ("Done.",)
+        first, *rest = chunks(cards.escape(interactions.as_typed(answer.text)), cards.MAX_TEXT) or ("Done.",)
         path = f"/webhooks/{to.get('application_id')}/{to.get('token')}"
         private = {"flags": interactions.EPHEMERAL | cards.SUPPRESS_EMBEDS}
         if to.get("deferred") == str(interactions.MESSAGE_LATER):

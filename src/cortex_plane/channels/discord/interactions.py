@@ -6,6 +6,7 @@ Discord is told that an answer follows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -51,6 +52,12 @@ COMMANDS: Final[tuple[tuple[str, str, str | None, str, bool], ...]] = (
     ("help", "What you can do here", None, "", False),
 )
 """Verb, description; the name of its option, what it is for, whether it is required."""
+_TYPED_COMMAND = re.compile(rf"(?<![\w/])/(?=({'|'.join(verb for verb, *_ in COMMANDS)})\b)")
+
+
+def as_typed(text: str) -> str:
+    """The plane names its commands as `/status`; people type them here as `/cortex status`."""
+    return _TYPED_COMMAND.sub("/cortex ", text)
 
 
 def commands() -> list[dict[str, Any]]:
