@@ -1,8 +1,8 @@
 """Where each module belongs: its noun, and its floor within the noun.
 
 Floors: kernel < model < rules < files < db < store < verbs < doors, worker, channels < main. A module may import lower floors of any
-noun, and on its own floor the nouns before its own in ``NOUNS``. ``client`` stands on kernel and models; ``embedded`` on the
-kernel alone. Doors, worker and channels do not import each other. The declared routes of a noun (``routes``) stand on its model
+noun, and on its own floor the nouns before its own in ``NOUNS``. ``client`` stands on kernel and models; ``embedded`` and
+``emulators`` on the kernel alone. Doors, worker and channels do not import each other. The declared routes of a noun (``routes``) stand on its model
 floor.
 """
 
@@ -16,7 +16,7 @@ NOUNS: Final = (
 
 OUTER: Final = ("client", "channels", "worker", "http", "dashboard", "cli")
 FLOORS: Final = {
-    "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "main": 8,
+    "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "emulators": 7, "main": 8,
 }  # fmt: skip
 
 

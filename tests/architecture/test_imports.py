@@ -48,8 +48,8 @@ def refusal(importer: Place, imported: Place) -> str | None:
     """The rule that this import breaks."""
     if importer == imported:
         return None
-    if importer.noun == "embedded":
-        return None if imported.floor == "kernel" else "embedded stands on the kernel alone"
+    if importer.noun in ("embedded", "emulators"):
+        return None if imported.floor == "kernel" else f"{importer.noun} stands on the kernel alone"
     if importer.noun == "client":
         return None if imported.floor in ("kernel", "model") else "the client stands on kernel and models"
     if imported.rank > importer.rank:
@@ -101,6 +101,8 @@ def test_imports_follow_floors_and_the_order_of_nouns() -> None:
         (Place("cli", "cli"), Place("client", "client"), False),
         (Place("client", "client"), Place("proof", "rules"), True),
         (Place("embedded", "embedded"), Place("tenancy", "model"), True),
+        (Place("emulators", "emulators"), Place("notify", "model"), True),
+        (Place("channels", "channels"), Place("emulators", "emulators"), True),
         (Place("main", "main"), Place("worker", "worker"), False),
     ],
 )
