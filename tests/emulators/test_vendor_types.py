@@ -96,7 +96,7 @@ async def test_telegram(tmp_path: Path) -> None:
         vendor.press(7, int(str(sent.message_ref).rpartition(":")[2]), "Deny")
         item = channel.read({"update": vendor.traffic[-1][1], **config})
         assert item is not None
-        await channel.answer(target, item, InboundAnswer(text="Why?", ask_for=DENY.data))  # type: ignore[arg-type]
+        await channel.answer(target, item, InboundAnswer(text="Why?", ask_for=DENY.data))
         vendor.reply(7, vendor.chat(7)[-1].id, "too early")
         await channel.send(message(target, card_with_buttons(status=ApprovalStatus.DENIED, resolved_at=NOW), sent))
         vendor.write(7, "/new@cortex_demo_bot", chat=-1001)
@@ -126,12 +126,12 @@ async def test_slack(tmp_path: Path) -> None:
         await channel.send(message(target, card_with_buttons(occasion=Occasion.REMINDED), sent))
         vendor.press("U0BEA", vendor.chat("U0BEA")[0], "Deny")
         press = channel.read(orjson.loads(orjson.dumps(vendor.traffic[-1][1])))
-        await channel.answer(target, press, InboundAnswer(text="Why?", ask_for=DENY.data))  # type: ignore[arg-type]
+        await channel.answer(target, press, InboundAnswer(text="Why?", ask_for=DENY.data))
         vendor.submit(vendor.views[0], {"words": "too early"})
         vendor.write("U0BEA", "hello")
         vendor.mention("U0BEA", "C0ROOM", "hello")
         mention = channel.read(vendor.traffic[-1][1])
-        await channel.answer(target, mention, InboundAnswer(text="Hello"))  # type: ignore[arg-type]
+        await channel.answer(target, mention, InboundAnswer(text="Hello"))
         vendor.command("U0BEA", "status")
         await channel.send(message(target, reply(MARKDOWN)))
         vendor.uninstall()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.card_text import chunks
+from cortex_plane.channels.card_text import chunks, concerns_every_change, shows_whole
 from cortex_plane.channels.discord import cards, interactions
 from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi, DiscordRefusal
 from cortex_plane.channels.vendor_http import VendorClient
@@ -65,11 +65,10 @@ class DiscordChannel:
         await self._client.close()
 
     def shows_whole(self, card: Card) -> bool:
-        return cards.shows_whole(card)
+        return shows_whole(card, cards.fit_card)
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
-        """Every change, because the message is edited; not a request that ended before its first message."""
-        return bool(last) or card.status is ApprovalStatus.PENDING
+        return concerns_every_change(card, last)
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity:
         try:
@@ -148,7 +147,9 @@ class DiscordChannel:
                 return await self._send_reply(outgoing, reply)
             case Alert() as alert:
                 channel = await self._channel(outgoing.target)
-                return Sent(message_ref=await self._post(outgoing, channel, cards.alert_message(alert)))
+                return Sent(
+                    message_ref=await self._post(outgoing, channel, cards.alert_message(alert, outgoing.timestamp))
+                )
         raise Undeliverable("Discord carries requests, replies and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:

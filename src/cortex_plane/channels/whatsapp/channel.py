@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.card_text import chunks
+from cortex_plane.channels.card_text import chunks, shows_whole
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import cards, webhooks
 from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi, GraphRefusal
@@ -51,7 +51,7 @@ class WhatsAppChannel:
         reason=ReasonInput.REPLY,
         text_limit=cards.MAX_TEXT,
         per_second=80.0,
-        chat_seconds=6.0,
+        # Bursts to one person are allowed; WhatsApp says when it is too much (131056).
     )
     fields: Sequence[ConnectionField] = (
         ConnectionField(
@@ -93,7 +93,7 @@ class WhatsAppChannel:
         await self._client.close()
 
     def shows_whole(self, card: Card) -> bool:
-        return cards.shows_whole(card)
+        return shows_whole(card, lambda lines: cards.fit_card(lines, card.url))
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
         """What a person must know: nobody wants a message for every vote."""
@@ -166,7 +166,7 @@ class WhatsAppChannel:
             case ChatReply() as reply:
                 return await self._send_texts(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT))
             case Alert() as alert:
-                return await self._send_texts(outgoing, [cards.alert_text(alert)])
+                return await self._send_texts(outgoing, [cards.alert_text(alert, outgoing.timestamp)])
         raise Undeliverable("WhatsApp carries requests, replies and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
