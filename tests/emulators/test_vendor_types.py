@@ -126,12 +126,12 @@ async def test_slack(tmp_path: Path) -> None:
         await channel.send(message(target, card_with_buttons(occasion=Occasion.REMINDED), sent))
         vendor.press("U0BEA", vendor.chat("U0BEA")[0], "Deny")
         press = channel.read(orjson.loads(orjson.dumps(vendor.traffic[-1][1])))
-        await channel.answer(target, press, InboundAnswer(text="Why?", ask_for=DENY.data))
+        await channel.answer(target, press, InboundAnswer(text="Why?", ask_for=DENY.data))  # type: ignore[arg-type]
         vendor.submit(vendor.views[0], {"words": "too early"})
         vendor.write("U0BEA", "hello")
         vendor.mention("U0BEA", "C0ROOM", "hello")
         mention = channel.read(vendor.traffic[-1][1])
-        await channel.answer(target, mention, InboundAnswer(text="Hello"))
+        await channel.answer(target, mention, InboundAnswer(text="Hello"))  # type: ignore[arg-type]
         vendor.command("U0BEA", "status")
         await channel.send(message(target, reply(MARKDOWN)))
         vendor.uninstall()
