@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.gitlab import GitLabChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.webhooks import WebhookChannel
@@ -28,7 +30,10 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
-VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = ()
+VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (
+    GitHubChannel,
+    GitLabChannel,
+)
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"

@@ -43,8 +43,21 @@ insert into inbound_event (org_id, connection_id, event_id, body_hash) values ($
 on conflict do nothing
 
 
--- name: count_failures
-update channel_connection set failing_since = plane_now() where id = $1 and failing_since is null
+-- name: count_failure
+-- $2: how long its vendor asked to wait; null where it did not. $3: so many failures in a row are no accident; from then on everything
+-- that goes over it waits, twice as long after each further one, at first $4 and at most $5.
+update channel_connection
+set failing_since = coalesce(failing_since, plane_now()), failures = failures + 1,
+  pause_reason = case when $2::interval is not null or failures + 1 >= $3 then $6 else pause_reason end,
+  paused_until = greatest(paused_until, case
+    when $2::interval is not null then plane_now() + $2::interval
+    when failures + 1 >= $3 then plane_now() + least($4::interval * power(2, least(failures + 1 - $3, 20)), $5::interval) end)
+where id = $1
+returning paused_until - plane_now() as pause
+
+
+-- name: report_connection
+select report_connection($1, $2, $3)
 
 
 -- name: delete_prompt

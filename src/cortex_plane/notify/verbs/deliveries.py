@@ -106,7 +106,7 @@ async def record_failed(
                 if await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait) is None:
                     return None
                 if begun:
-                    await tx.rows(queries.count_failures, row["connection_id"])
+                    await _count_failure(tx, row["connection_id"], error, reason)
                 return "retry"
             reason = f"{given_up}: {reason}"
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
@@ -114,6 +114,17 @@ async def record_failed(
         is_gone, is_refused = (error.gone, error.address) if isinstance(error, Undeliverable) else (False, False)
         await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
     return "dead"
+
+
+async def _count_failure(tx: Transaction, connection_id: UUID, error: TryAgain, reason: str) -> None:
+    """A vendor that asks for a pause, or answers nobody, is left alone by all notifiers."""
+    asked = None
+    if error.after_seconds is not None and not error.only_chat:
+        asked = timedelta(seconds=min(error.after_seconds, delivery_rules.LONGEST_WAIT_SECONDS))
+    await tx.rows(
+        queries.count_failure, connection_id, asked, delivery_rules.BREAKER_FAILURES, delivery_rules.FIRST_PAUSE,
+        delivery_rules.LONGEST_PAUSE, reason,
+    )  # fmt: skip
 
 
 async def _give_up(
@@ -145,6 +156,7 @@ async def _give_up(
         facts.append(
             Fact.of(actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason)
         )
+        await tx.rows(queries.report_connection, tx.org, row["connection_id"], reason)
     if facts:
         await proof_store.append_to_org(tx, *facts)
 

@@ -166,6 +166,8 @@ class Mapping:
     metadata: dict[str, Any]
     verified_at: datetime | None
     """When the person proved that it is theirs; null before."""
+    last_used_at: datetime | None = None
+    """When something last came from it, to the hour."""
     created_at: datetime
 
 
@@ -356,6 +358,37 @@ class LinkDraft:
 
     code: Annotated[Note, Field(min_length=1, max_length=100)]
     external_user_id: ExternalId
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ClaimDraft(LinkDraft):
+    """A code that somebody typed in a private chat, with the name that the channel shows for them."""
+
+    display_name: Name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkClaim:
+    """Somebody on a channel had a member's code: the member says whether it was them."""
+
+    id: UUID
+    """Of the mapping that their confirmation verifies."""
+    connection_id: UUID
+    connection: str
+    """The name of the connection."""
+    channel_type: str
+    channel_user_id: str
+    """The name or number by which the channel knows them."""
+    name: str
+    """The name that the channel shows for them."""
+    asked_at: datetime
+    """When they typed the code."""
+    expires_at: datetime
+    """Until when it can be confirmed."""
+
+
+CLAIM_LIFE = timedelta(hours=1)
+"""How long a claim waits for its member."""
 
 
 class Purpose(StrEnum):
