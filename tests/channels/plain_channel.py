@@ -162,8 +162,18 @@ class Vendor:
     failure: Failure = Failure.TEMPORARY
     pollers: int = 0
     grew: asyncio.Event = field(default_factory=asyncio.Event)
+    open: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+        try:
+            await self._exchange(reader, writer)
+        finally:
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
@@ -174,7 +184,6 @@ class Vendor:
                 f"HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
             )
             await writer.drain()
-        writer.close()
 
     async def _answer(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> tuple[int, Any]:
         if headers.get("authorization") != f"Bearer {TOKEN}":
@@ -216,6 +225,9 @@ async def vendor() -> AsyncIterator[Vendor]:
         yield place
     finally:
         server.close()
+        for task in (open_tasks := list(place.open)):
+            task.cancel()
+        await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 class PlainStage:
@@ -225,7 +237,7 @@ class PlainStage:
 
     async def connect(self, world: World, **config: str) -> UUID:
         draft = ConnectionDraft(
-            channel_type=KIND, name=f"plain {next(self._numbers)}", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
+            channel_type=KIND, name=f"plain {self.vendor.port} {next(self._numbers)}", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
             secrets={"token": TOKEN, "secret": SECRET}, agent=world.agent.slug,
         )  # fmt: skip
         served = ServedChannels(vendors={KIND: self.channel}, allowed=Allowed.parse("127.0.0.1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -18,18 +19,19 @@ from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
-from cortex_plane.notify.verbs import channel_events, listeners
+from cortex_plane.notify.verbs import channel_events, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs import connections, links
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, delivery_of, link
@@ -54,10 +56,10 @@ async def talking(
     world: World, admin: asyncpg.Connection, stage: PlainStage, *turns: dict[str, Any], **config: str
 ) -> tuple[Plane, Person]:
     """A connection with an agent, and Bea, who is linked."""
-    bea = await world.person(Role.APPROVER, name="Bea")
+    bea = await world.person(Role.APPROVER, Role.MEMBER, name="Bea")
     connection_id = await stage.connect(world, **config)
     await link(admin, world, connection_id, bea, stage.address("bea"))
-    agent = await make_agent(world, turns, slug="talker")
+    agent = await make_agent(world, turns, slug="talker", ask_people=True)
     await admin.execute("update channel_connection set agent_id = $2 where id = $1", connection_id, agent.id)
     return Plane(world, stage, connection_id), bea
 
@@ -352,7 +354,7 @@ async def test_answer_that_fits_no_choice_is_asked_for_again(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     plane, bea = await talking(
-        strict, admin, stage, turn(call("plane.ask_person", question="Which?", choices=["Berlin", "Paris"]))
+        strict, admin, stage, turn(call("plane_ask_person", question="Which?", choices=["Berlin", "Paris"]))
     )
     await apply_policies(strict.db, strict.admin.actor, ASK)
     await plane.take(await stage.write("bea", "Book it"))
@@ -382,9 +384,7 @@ async def test_reply_goes_to_where_its_person_wrote_last(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     """A question over one connection, a follow-up over another, and one from the dashboard: one session."""
-    plane, bea = await talking(
-        world, admin, stage, turn(text="first answer"), turn(text="second answer"), turn(text="third answer")
-    )
+    plane, bea = await talking(world, admin, stage, turn(text="an answer"))
     await plane.take(await stage.write("bea", "one"))
     await answered(world, admin, plane)
     async with vendor() as place:
@@ -397,8 +397,8 @@ async def test_reply_goes_to_where_its_person_wrote_last(
         await link(admin, world, other.connection_id, bea, second.address("bea"))
         await other.take(await second.write("bea", "two"))
         await answered(world, admin, other)
-        assert [message.text for message in await stage.messages()] == ["first answer"]
-        assert [message.text for message in await second.messages()] == ["second answer"]
+        assert [message.text for message in await stage.messages()] == ["an answer"]
+        assert [message.text for message in await second.messages()] == ["an answer"]
         (session,) = await admin.fetch("select id from session where kind = 'conversation'")
         await sessions.post_message(world.db, bea.actor, session["id"], MessageDraft(text="three"))
         await answered(world, admin, other)
@@ -430,13 +430,23 @@ async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.C
     assert [row["agent_id"] == chosen.id for row in rows] == [True, False]
 
 
-async def test_code_works_in_a_private_chat_only(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:
+async def test_code_works_in_a_private_chat_and_waits_for_its_member(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
     plane, bea = await talking(world, admin, stage)
-    code = await connections.issue_link_code(world.db, bea.actor)
+    code = await links.issue_link_code(world.db, bea.actor)
     await plane.take(await stage.write("new", f"/link {code.code}", private=False))
     assert "private chats only" in (await stage.answers("new"))[-1]
     await plane.take(await stage.write("new", "/link 0000000000"))
     assert "does not work" in (await stage.answers("new"))[-1]
+    await plane.take(await stage.write("new", f"/link {code.code}"))
+    assert "confirm on the dashboard, under Channels, that `New` is you" in (await stage.answers("new"))[-1]
+    (claim,) = await links.list_own_claims(world.db, bea.actor)
+    await plane.take(await stage.write("new", "/status"))
+    assert "do not know who you are" in (await stage.answers("new"))[-1], "not before it is confirmed"
+    await links.confirm_link(world.db, bea.actor, claim.id)
+    await plane.take(await stage.write("new", "/start"))
+    assert (await stage.answers("new"))[-1].startswith("Hello, Bea.")
 
 
 async def test_cause_of_a_request_is_whoever_set_the_connection_up_too(
@@ -560,3 +570,47 @@ async def test_old_events_are_forgotten(world: World, admin: asyncpg.Connection,
     await clock.advance(timedelta(days=2))
     await channel_events.forget_events(world.db)
     assert await statuses(admin) == ["pending"], "what was not handled stays"
+
+
+class Died(BaseException):
+    """In the place of a process that is killed."""
+
+
+async def test_dead_at_any_point_a_press_decides_once_and_is_answered(
+    strict: World, admin: asyncpg.Connection, stage: PlainStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between taking an event, deciding, answering and settling it: every statement and every commit in turn."""
+    plane, _ = await talking(strict, admin, stage)
+    await apply_policies(strict.db, strict.admin.actor, ASK)
+    clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+    left = 0
+
+    def reached(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Died
+
+    monkeypatch.setattr(crash_points, "reached", reached)
+    for n in range(12):
+        _, (approval,) = await waiting(strict, Deploying(), call("deploy", plan={"to": str(n)}), slug=f"deployer-{n}")
+        await plane.send()
+        message = (await stage.messages())[-1]
+        await plane.store(await stage.press("bea", message, "Approve"))
+        monkeypatch.setattr(crash_points, "armed", True)
+        left = 3 * n + 1
+        with contextlib.suppress(Died):
+            (lane,) = await channel_events.claim_events(strict.db, [KIND], 5)
+            event = await channel_events.begin_event(strict.db, plane.door.channels, PUBLIC_URL, lane, lane.seqs[0])
+            assert event is not None
+            await inbound.handle(strict.db, event)
+            await channel_events.settle_event(strict.db, lane, event.seq)
+        monkeypatch.setattr(crash_points, "armed", False)
+        await clock.advance(timedelta(minutes=5))
+        await plane.handle()
+        await plane.send()
+        details = await approvals.get_approval(strict.db, strict.admin.actor, approval.id)
+        assert details.approval.status is ApprovalStatus.APPROVED
+        assert [event.event_type for event in details.events].count("approved") == 1
+        assert (await stage.answers("bea"))[-1] == "Approved."
+    assert set(await statuses(admin)) == {"done"}

@@ -192,19 +192,8 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
--- name: note_inbound
-update channel_connection set last_inbound_at = plane_now()
-where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
-
-
 -- name: note_listener_error
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
-
-
--- name: note_sender
--- They are there: what could not be sent to them before may arrive now.
-update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 minute' or suppressed_at is not null)
 
 
 -- name: open_deliveries
@@ -345,6 +334,11 @@ returning seq
 update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
 where id = $1 and suppressed_at is null
 returning id
+
+
+-- name: trust_sender
+-- They are there: what could not be sent to them before may arrive now.
+update channel_mapping set suppressed_at = null, suppressed_reason = null where id = $1 and suppressed_at is not null
 
 
 -- name: upsert_chat
