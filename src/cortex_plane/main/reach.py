@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from cortex_plane.channels.discord import DiscordChannel
 from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.gitlab import GitLabChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.telegram.channel import TelegramChannel
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
 VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (
-    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel,
+    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel, GitHubChannel, GitLabChannel,
 )  # fmt: skip
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
