@@ -100,7 +100,8 @@ SHORT = "encwpcnl"
 
 
 def buttons(version: int = 1) -> tuple[Button, ...]:
-    return tuple(Button(action=action, notification_id=NOTIFICATION, version=version) for action in ButtonAction)
+    actions = (ButtonAction.APPROVE, ButtonAction.DENY, ButtonAction.RESPOND)
+    return tuple(Button(action=action, notification_id=NOTIFICATION, version=version) for action in actions)
 
 
 @pytest_asyncio.fixture
