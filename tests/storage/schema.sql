@@ -1526,9 +1526,17 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane and n.connection_id <> all (paused)
-      order by n.lane, n.next_attempt_at limit 1;
+      if cardinality(paused) = 0 then
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+        order by n.lane, n.next_attempt_at limit 1;
+      else
+        -- Rows are compared as a whole for the index of lanes, as below.
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
+          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
+        order by n.lane, n.next_attempt_at limit 1;
+      end if;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -2499,6 +2507,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_noted boolean;
   is_guest boolean := true;
   delivered record;
   earlier jsonb;
@@ -2517,7 +2526,8 @@ begin
     end if;
   end if;
 
-  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat
+  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat,
+    c.last_inbound_at > plane_now() - interval '1 minute' as is_noted
   into connection
   from channel_connection c join org o on o.id = c.org_id
   where c.org_id = p_org and c.id = p_connection;
@@ -2546,8 +2556,8 @@ begin
   end if;
 
   -- A person whom nobody invited is a guest, at the first contact and at every later one.
-  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
-  into known_mapping, known_account, deactivated, is_guest
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}', m.last_used_at > plane_now() - interval '1 hour'
+  into known_mapping, known_account, deactivated, is_guest, is_noted
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
@@ -2621,6 +2631,8 @@ begin
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);
   end if;
+  perform note_use(p_org, case when connection.is_noted is not true then p_connection end,
+    case when is_noted is not true then known_mapping end);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -3242,6 +3254,24 @@ CREATE FUNCTION public.next_deadline() RETURNS double precision
     (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
     (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
     (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
+$$;
+
+CREATE FUNCTION public.note_use(p_org uuid, p_connection uuid, p_mapping uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if p_connection is not null then
+    update channel_connection c set last_inbound_at = plane_now()
+    where c.org_id = p_org and c.id = (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = p_connection for no key update skip locked);
+  end if;
+  if p_mapping is not null then
+    update channel_mapping m set last_used_at = plane_now()
+    where m.org_id = p_org and m.id = (
+      select o.id from channel_mapping o where o.org_id = p_org and o.id = p_mapping for no key update skip locked);
+  end if;
+end
 $$;
 
 CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS integer

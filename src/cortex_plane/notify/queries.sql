@@ -44,7 +44,7 @@ set failing_since = coalesce(failing_since, plane_now()), failures = failures + 
     when $2::interval is not null then plane_now() + $2::interval
     when failures + 1 >= $3 then plane_now() + least($4::interval * power(2, least(failures + 1 - $3, 20)), $5::interval) end)
 where id = $1
-returning paused_until - plane_now() as pause
+returning failures
 
 
 -- name: report_connection
@@ -220,7 +220,7 @@ where n.lane = $2 and n.id = f.id
 
 -- name: record_accepted
 -- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
-select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
+select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id, n.created_at,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.attempts, r.session_id, r.job_id,
   case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
 from notification n

@@ -469,6 +469,13 @@ order by m.asked_at desc, m.id
 limit 100
 
 
+-- name: list_linkable
+select id, channel_type, name, account from channel_connection
+where disabled_at is null and account is not null
+order by channel_type, name, id
+limit 50
+
+
 -- name: end_claim
 update channel_mapping set removed_at = plane_now()
 where id = $1 and user_account_id = $2 and verified_at is null and asked_at is not null and removed_at is null
