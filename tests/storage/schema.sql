@@ -927,6 +927,23 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval) RETURNS TABLE(event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea, disabled_at timestamp with time zone, agent_id uuid, now timestamp with time zone)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  return query
+    update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
+    from channel_connection c
+    where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending'
+      and c.org_id = p_org and c.id = e.connection_id
+    returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
+      plane_now();
+end
+$$;
+
 CREATE FUNCTION public.bind_atlases(p_org uuid, p_session uuid, p_atlases text[], p_by_caller boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1485,10 +1502,13 @@ declare
   next_lane record;
   wanted integer := p_lanes;
   left_here integer;
+  paused uuid[];
 begin
   if not exists (select from notification n where n.next_attempt_at <= due) then
     return;
   end if;
+  -- Few, and read once: nothing is looked up for each lane.
+  paused := array(select c.id from channel_connection c where c.paused_until > due);
   loop
     exit when wanted = 0;
     select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
@@ -1506,9 +1526,17 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
-      order by n.lane, n.next_attempt_at limit 1;
+      if cardinality(paused) = 0 then
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+        order by n.lane, n.next_attempt_at limit 1;
+      else
+        -- Rows are compared as a whole for the index of lanes, as below.
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
+          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
+        order by n.lane, n.next_attempt_at limit 1;
+      end if;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -2479,6 +2507,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_noted boolean;
   is_guest boolean := true;
   delivered record;
   earlier jsonb;
@@ -2497,7 +2526,8 @@ begin
     end if;
   end if;
 
-  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat
+  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat,
+    c.last_inbound_at > plane_now() - interval '1 minute' as is_noted
   into connection
   from channel_connection c join org o on o.id = c.org_id
   where c.org_id = p_org and c.id = p_connection;
@@ -2526,8 +2556,8 @@ begin
   end if;
 
   -- A person whom nobody invited is a guest, at the first contact and at every later one.
-  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
-  into known_mapping, known_account, deactivated, is_guest
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}', m.last_used_at > plane_now() - interval '1 hour'
+  into known_mapping, known_account, deactivated, is_guest, is_noted
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
@@ -2601,6 +2631,8 @@ begin
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);
   end if;
+  perform note_use(p_org, case when connection.is_noted is not true then p_connection end,
+    case when is_noted is not true then known_mapping end);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -3222,6 +3254,24 @@ CREATE FUNCTION public.next_deadline() RETURNS double precision
     (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
     (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
     (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
+$$;
+
+CREATE FUNCTION public.note_use(p_org uuid, p_connection uuid, p_mapping uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if p_connection is not null then
+    update channel_connection c set last_inbound_at = plane_now()
+    where c.org_id = p_org and c.id = (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = p_connection for no key update skip locked);
+  end if;
+  if p_mapping is not null then
+    update channel_mapping m set last_used_at = plane_now()
+    where m.org_id = p_org and m.id = (
+      select o.id from channel_mapping o where o.org_id = p_org and o.id = p_mapping for no key update skip locked);
+  end if;
+end
 $$;
 
 CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS integer
@@ -4069,11 +4119,14 @@ declare
   chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
+  -- Connections whose last message is noted, once a minute.
+  stale uuid[] := '{}';
   the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null or c.failures > 0 as failing,
+      coalesce(c.last_outbound_at < at - interval '1 minute', true) as is_stale into kept
     from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
     where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
     if not found then
@@ -4092,7 +4145,9 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
+          last_outbound_at = at
+        where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
       -- A connection that comes back is told so, for which it is locked.
@@ -4135,6 +4190,9 @@ begin
     messages := messages || p_ids[i];
     numbers := numbers || i;
     records[i] := true;
+    if p_sent[i] and kept.is_stale and not kept.failing and not kept.connection_id = any (stale) then
+      stale := stale || kept.connection_id;
+    end if;
     if p_actions[i] is not null then
       trail := trail || i;
       requests := requests || kept.approval_id;
@@ -4160,6 +4218,12 @@ begin
     taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
   from unnest(messages, numbers) t (id, i)
   where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(stale) > 0 then
+    update channel_connection c set last_outbound_at = at
+    where c.org_id = p_org and c.id in (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = any (stale)
+      order by o.id for no key update skip locked);
+  end if;
   if cardinality(news) > 0 then
     update approval_request r
     set channels_dispatched = r.channels_dispatched || array(
@@ -4511,6 +4575,27 @@ begin
     final boolean, channels text[], quorum jsonb, escalation_seconds integer, escalate_to jsonb, standing boolean, reason text);
   return (select version from platform_policy_version);
 end
+$$;
+
+CREATE FUNCTION public.report_connection(p_org uuid, p_connection uuid, p_reason text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'connection_disabled', 'connection_id', b.id, 'connection', b.name, 'message', left(p_reason, 500)),
+    t.at, t.at
+  from (select plane_now() as at) t
+  join channel_connection b on b.org_id = p_org and b.id = p_connection
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels())
 $$;
 
 CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
@@ -4967,6 +5052,20 @@ begin
   perform session_append(p_org, declared.session_id, 0, types, array_fill(was.job_id, array[cardinality(types)]), data,
     p_actions, p_bodies, array_fill(was.job_id, array[cardinality(p_actions)]));
   return query select declared.session_id, was.tool_name, null::jsonb, plane_now();
+end
+$$;
+
+CREATE FUNCTION public.settle_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_status text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  update channel_event e
+  set status = p_status, payload = case when p_status = 'done' then null else e.payload end, next_attempt_at = null, taken_by = null,
+    settled_at = plane_now(), last_error = p_error
+  where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending';
+  return found;
 end
 $$;
 
@@ -6940,6 +7039,8 @@ CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btre
 
 CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text])) AND (disabled_at IS NULL));
 
+CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
+
 CREATE INDEX idx_channel_event_due ON public.channel_event USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
 CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, connection_id, lane, seq) WHERE (status = 'pending'::text);
@@ -8565,6 +8666,8 @@ GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
 GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
 

@@ -139,7 +139,7 @@ create or replace trigger approval_voted after insert on approval_vote
 -- turns (the caller names the one that was served last, and those that have their share already), and give up to p_per_org
 -- lanes in a turn; within an org it begins anywhere, so that nobody is always last. Two notifiers never have one lane: whoever
 -- takes from it holds its lock until commit, and looks again whether somebody took from it before. p_channels are those that
--- the notifier can speak; what is for others waits.
+-- the notifier can speak; what is for others waits, and so does what goes over a connection that is paused.
 create or replace function claim_notifications(
   p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer,
   p_lease interval)
@@ -157,10 +157,13 @@ declare
   next_lane record;
   wanted integer := p_lanes;
   left_here integer;
+  paused uuid[];
 begin
   if not exists (select from notification n where n.next_attempt_at <= due) then
     return;
   end if;
+  -- Few, and read once: nothing is looked up for each lane.
+  paused := array(select c.id from channel_connection c where c.paused_until > due);
   loop
     exit when wanted = 0;
     select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
@@ -178,9 +181,17 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
-      order by n.lane, n.next_attempt_at limit 1;
+      if cardinality(paused) = 0 then
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+        order by n.lane, n.next_attempt_at limit 1;
+      else
+        -- Rows are compared as a whole for the index of lanes, as below.
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
+          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
+        order by n.lane, n.next_attempt_at limit 1;
+      end if;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -258,11 +269,14 @@ declare
   chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
+  -- Connections whose last message is noted, once a minute.
+  stale uuid[] := '{}';
   the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null or c.failures > 0 as failing,
+      coalesce(c.last_outbound_at < at - interval '1 minute', true) as is_stale into kept
     from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
     where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
     if not found then
@@ -281,7 +295,9 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
+          last_outbound_at = at
+        where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
       -- A connection that comes back is told so, for which it is locked.
@@ -324,6 +340,9 @@ begin
     messages := messages || p_ids[i];
     numbers := numbers || i;
     records[i] := true;
+    if p_sent[i] and kept.is_stale and not kept.failing and not kept.connection_id = any (stale) then
+      stale := stale || kept.connection_id;
+    end if;
     if p_actions[i] is not null then
       trail := trail || i;
       requests := requests || kept.approval_id;
@@ -349,6 +368,12 @@ begin
     taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
   from unnest(messages, numbers) t (id, i)
   where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(stale) > 0 then
+    update channel_connection c set last_outbound_at = at
+    where c.org_id = p_org and c.id in (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = any (stale)
+      order by o.id for no key update skip locked);
+  end if;
   if cardinality(news) > 0 then
     update approval_request r
     set channels_dispatched = r.channels_dispatched || array(
@@ -375,4 +400,25 @@ begin
   end loop;
   return query select * from unnest(records, starts);
 end
+$$;
+
+-- A connection was disabled because its vendor took it away: everybody who steers jobs is told on their other
+-- addresses. At most a hundred people.
+create or replace function report_connection(p_org uuid, p_connection uuid, p_reason text) returns void
+  language sql set search_path = public, pg_temp as $$
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'connection_disabled', 'connection_id', b.id, 'connection', b.name, 'message', left(p_reason, 500)),
+    t.at, t.at
+  from (select plane_now() as at) t
+  join channel_connection b on b.org_id = p_org and b.id = p_connection
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels())
 $$;

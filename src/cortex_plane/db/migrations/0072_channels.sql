@@ -14,7 +14,9 @@ alter table channel_connection add column pause_reason text;
 alter table channel_connection add column failures integer not null default 0;
 alter table channel_connection add constraint fk_channel_connection_agent foreign key (org_id, agent_id) references agent (org_id, id);
 alter table channel_connection add constraint chk_channel_connection_failures check (failures >= 0);
+create index idx_channel_connection_paused on channel_connection (paused_until) where (paused_until is not null);
 grant select (paused_until) on channel_connection to cortex_scheduler;
+grant select (connection_id) on notification to cortex_scheduler;
 
 -- Somebody who had the code of a member typed it there, and the member has not confirmed yet that it was them.
 alter table channel_mapping add column asked_at timestamptz;

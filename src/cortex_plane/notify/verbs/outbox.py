@@ -160,7 +160,10 @@ async def _prepare(
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.ALERT:
-        data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
+        page = (
+            f"jobs/{row['data']['job_id']}" if "job_id" in row["data"] else f"channels/{row['data']['connection_id']}"
+        )
+        data = {**row["data"], "url": f"{public_url.rstrip('/')}/{page}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.REPLY:
         content = await _reply(tx, row)
