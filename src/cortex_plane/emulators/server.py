@@ -10,7 +10,8 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import orjson
@@ -100,9 +101,8 @@ class _Server(uvicorn.Server):
 async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """Serve on loopback, on a free port where none is named; yields the base address."""
     listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-    )
+    ws: Literal["websockets-sansio", "none"] = "websockets-sansio" if find_spec("websockets") else "none"
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws=ws, timeout_graceful_shutdown=1)
     server = _Server(config)
     task = asyncio.create_task(server.serve([listener]))
     try:

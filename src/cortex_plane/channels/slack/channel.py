@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
-from cortex_plane.channels.slack import blocks, events
+from cortex_plane.channels.slack import blocks, events, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
@@ -34,7 +34,7 @@ class SlackChannel:
     carries_credentials = False
     traits = channels.ChannelTraits(
         most_buttons=5, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.FORM,
-        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=False,
+        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(
@@ -42,8 +42,17 @@ class SlackChannel:
             description="The Bot User OAuth Token under *OAuth & Permissions* of the app.",
         ),
         channels.ConnectionField(
-            name="signing_secret", secret=True, pattern=r"[a-f0-9]{32}",
-            description="The Signing Secret under *Basic Information* of the app.",
+            name="signing_secret", secret=True, required=False, pattern=r"[a-f0-9]{32}",
+            description="The Signing Secret under *Basic Information* of the app; not with Socket Mode.",
+        ),
+        channels.ConnectionField(
+            name="mode", required=False, choices=("http", "socket"),
+            description="`http`: Slack posts to the public https address of the plane. `socket`: the plane connects to Slack, and "
+            "needs no public address. Without it: socket where there is an `app_token`.",
+        ),
+        channels.ConnectionField(
+            name="app_token", secret=True, required=False, pattern=r"xapp-[A-Za-z0-9-]{10,200}",
+            description="An App-Level Token with the scope connections:write, under *Basic Information*; for Socket Mode alone.",
         ),
         channels.ConnectionField(
             name="api_url", required=False, pattern=r"https?://[^\s?#]{1,300}",
@@ -159,19 +168,25 @@ class SlackChannel:
         me = answer.body
         if not me.get("bot_id"):
             raise InvalidInput("This is no token of a bot: take the one that begins with xoxb-.", field="bot_token")
+        mode = str(target.config.get("mode") or ("socket" if target.secrets.get("app_token") else "http"))
         to_do = []
-        if inbound_url is not None:
-            manifest = app_manifest("Cortex", inbound_url)
-            to_do.append(
-                f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
-            )
+        if mode == "socket":
+            await self._check_socket(target)
+            to_do.append(_paste(app_manifest("Cortex", None)))
+        else:
+            if not target.secrets.get("signing_secret"):
+                raise InvalidInput(
+                    "Slack signs what it posts: the `signing_secret` is missing.", field="signing_secret"
+                )
+            if inbound_url is not None:
+                to_do.append(_paste(app_manifest("Cortex", inbound_url)))
         if missing := missing_scopes(answer.headers.get("x-oauth-scopes", "")):
             to_do.append(f"Install the app again, so that it gets the scopes {', '.join(missing)}.")
         return channels.ConnectionIdentity(
             account=f"@{me.get('user')} in {me.get('team')}",
             external_id=f"{me.get('team_id')}:{me.get('bot_id')}",
             config={
-                "mode": "http", "team_id": str(me.get("team_id")), "bot_user_id": str(me.get("user_id")),
+                "mode": mode, "team_id": str(me.get("team_id")), "bot_user_id": str(me.get("user_id")),
                 "bot_id": str(me.get("bot_id")),
             },
             to_do=tuple(to_do),
@@ -188,6 +203,16 @@ class SlackChannel:
             raise InvalidInput(error.message, field="bot_token") from None
         return answer
 
+    async def _check_socket(self, target: Target) -> None:
+        socket_mode.require_websockets()
+        try:
+            (await self._api.open_socket(target)).require()
+        except Undeliverable as error:
+            raise InvalidInput(
+                error.message,
+                hint="Create an App-Level Token with the scope connections:write, and turn Socket Mode on.", field="app_token",
+            ) from None  # fmt: skip
+
     def receive(self, target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
         return events.read_request(target, request)
 
@@ -195,7 +220,9 @@ class SlackChannel:
         return events.read_payload(payload)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
-        raise Undeliverable("Slack posts to the plane; nothing is fetched from it.")
+        """By Socket Mode, which has no cursor: Slack keeps nothing while nobody is connected."""
+        socket_mode.require_websockets()
+        await socket_mode.listen(self._client, self._api, target, deliver)
 
     # Answers.
 
@@ -240,6 +267,10 @@ class SlackChannel:
                 target, "chat.postEphemeral", channel=channel, user=event.sender.id, thread_ts=thread, **content
             )
             answer.require()
+
+
+def _paste(manifest: str) -> str:
+    return f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
 
 
 def _plain_block(text: str) -> blocks.Block:
