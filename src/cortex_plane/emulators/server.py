@@ -41,12 +41,13 @@ class EmulatorFault(StrEnum):
 class FaultPlan:
     """The faults that come next, in order."""
 
-    faults: list[EmulatorFault] = field(default_factory=list)
+    faults: list[EmulatorFault | None] = field(default_factory=list)
+    """None: this one arrives."""
     flood_seconds: int = 7
     """How long a flooded client is to wait."""
 
-    def add(self, how: EmulatorFault | str, times: int) -> None:
-        self.faults += [EmulatorFault(how)] * times
+    def add(self, how: EmulatorFault | str, times: int, after: int = 0) -> None:
+        self.faults += [None] * after + [EmulatorFault(how)] * times
 
     def take(self) -> EmulatorFault | None:
         return self.faults.pop(0) if self.faults else None

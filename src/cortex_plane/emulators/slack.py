@@ -261,9 +261,9 @@ class SlackEmulator:
         self._send_event({"type": "app_uninstalled"})
         self.is_revoked = True
 
-    def fail(self, how: EmulatorFault | str, times: int = 1) -> None:
-        """The next messages of the app."""
-        self.faults.add(how, times)
+    def fail(self, how: EmulatorFault | str, times: int = 1, *, after: int = 0) -> None:
+        """The next messages of the app, after so many that arrive."""
+        self.faults.add(how, times, after)
 
     async def repeat(self, number: int = -1) -> None:
         """Deliver something again that was delivered already."""

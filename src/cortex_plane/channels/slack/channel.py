@@ -6,13 +6,13 @@ pressed or typed is shown to nobody else.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.slack import blocks, events, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
@@ -61,7 +61,7 @@ class SlackChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient) -> None:
-        self._client, self._api = client, SlackApi(client)
+        self._client, self._api, self._parts = client, SlackApi(client), ReplyParts()
         # What Slack would say again: the direct messages of a person. Forgetting it costs one call.
         self._chats: OrderedDict[tuple[Any, str], str] = OrderedDict()
 
@@ -122,25 +122,18 @@ class SlackChannel:
         return Sent(message_ref=await self._post(outgoing.target, outgoing.target.address, content))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
-        """The parts of a reply, one message each. While the agent still works, later calls bring them up to date."""
-        parts = list(outgoing.shown.get("parts", ()))
-        for index, text in enumerate(card_text.chunks(reply.text, blocks.REPLY_LIMIT)):
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            if index < len(parts) and parts[index][1] == digest:
-                continue
-            content: dict[str, Any] = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
-            ref = parts[index][0] if index < len(parts) else None
-            if (earlier := events.read_ref(ref)) is not None:
-                answer = await self._api.call(
-                    outgoing.target, "chat.update", channel=earlier[0], ts=earlier[1], **content
-                )
-                answer.require()
-            else:
-                if reply.thread:
-                    content["thread_ts"] = reply.thread
-                ref = await self._post(outgoing.target, outgoing.target.address, content)
-            parts[index : index + 1] = [[ref, digest]]
-        return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts})
+        target, thread = outgoing.target, {"thread_ts": reply.thread} if reply.thread else {}
+
+        async def send_part(text: str, ref: str | None) -> str | None:
+            content = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
+            earlier = events.read_ref(ref)
+            if earlier is None:
+                return await self._post(target, target.address, {**content, **thread})
+            answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
+            answer.require()
+            return ref
+
+        return await self._parts.send(outgoing, card_text.chunks(reply.text, blocks.REPLY_LIMIT), send_part)
 
     async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
         channel = await self._chat(target, address)

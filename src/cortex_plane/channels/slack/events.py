@@ -44,9 +44,10 @@ def verify_signature(target: Target, request: channels.InboundRequest) -> None:
     is_equal = hmac.compare_digest(expected.encode(), signature.encode())
     if not (is_equal and is_timely and secret):
         raise Unauthenticated(
-            "The signature of this request is not valid, or its time is more than five minutes off.",
-            code="webhook_signature_invalid", hint="",
-        )  # fmt: skip
+            "The connection or the signature of this request is not valid.",
+            code="event_signature_invalid",
+            hint="Check the secret of the connection: `cortex connection check`.",
+        )
 
 
 def read_request(target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
