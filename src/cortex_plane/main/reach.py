@@ -30,10 +30,7 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
-VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (
-    GitHubChannel,
-    GitLabChannel,
-)
+VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (GitHubChannel, GitLabChannel)
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"
