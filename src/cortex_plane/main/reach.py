@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
+from cortex_plane.channels.telegram.channel import TelegramChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
@@ -28,7 +29,7 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
-VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = ()
+VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (TelegramChannel,)
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"
@@ -103,6 +104,8 @@ class Reach:
     clients: Sequence[VendorClient] = ()
     is_public: bool = False
     """Others reach `public_url`: somebody set it."""
+    emulates: bool = False
+    """Channels reach the emulators of `cortex up`."""
 
     @property
     def channels(self) -> Sequence[ChannelPort]:
@@ -117,6 +120,7 @@ class Reach:
             allowed=self.webhooks.allowed,
             public_url=self.public_url if self.is_public else None,
             local_url=None if self.is_public else self.public_url,
+            emulates=self.emulates,
         )
 
     async def close(self) -> None:
@@ -126,8 +130,9 @@ class Reach:
             await self.email.close()
 
 
-def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> Reach:
-    """``address`` is where this process serves; the setting `public_url` names another one for links."""
+def reach_of(settings: Settings, address: str, sink: MailSink | None = None, emulators: str = "") -> Reach:
+    """``address`` is where this process serves; the setting `public_url` names another one for links. ``emulators``: hosts and ports on
+    this machine that the channels of vendors may reach besides, and nothing else may."""
     if settings.smtp_url is not None and settings.mail_from is None:
         raise SetupError(
             "CORTEX_SMTP_URL is set, but not who sends the mails.",
@@ -136,11 +141,13 @@ def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> 
         )
     smtp_url = settings.smtp_url or (sink.smtp_url if sink else None)
     allowed = Allowed.parse(settings.webhook_allow)
-    clients = [VendorClient(allowed) for _ in VENDOR_CHANNELS]
+    of_vendors = Allowed.parse(f"{settings.webhook_allow},{emulators}") if emulators else allowed
+    clients = [VendorClient(of_vendors) for _ in VENDOR_CHANNELS]
     vendors = [make(client) for make, client in zip(VENDOR_CHANNELS, clients, strict=True)]
     return Reach(
         public_url=settings.public_url or address,
         is_public=settings.public_url is not None,
+        emulates=bool(emulators),
         interactive={vendor.channel_type: vendor for vendor in vendors},
         clients=clients,
         webhooks=WebhookChannel(allowed),

@@ -137,6 +137,14 @@
     setTimeout(() => { delete event.target.dataset.sent; }, 8000);
   });
 
+  // What was sent leaves the line in which it was typed.
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.target.matches("[data-composer]") && event.detail.successful) {
+      event.target.reset();
+      document.querySelector("[data-composer] input[name=text]")?.focus();
+    }
+  });
+
   // Keys -------------------------------------------------------------------------------------------------------
 
   const rows = () => [...document.querySelectorAll("[data-row]")];
