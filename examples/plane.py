@@ -15,7 +15,7 @@ from uuid import UUID
 from cortex_plane import AgentDraft, Client, CortexError, ModelConfig, ToolContext
 from cortex_plane.agents.model.agents import AgentChange
 from cortex_plane.approvals.model.approvals import Approval
-from cortex_plane.client.access import read_access
+from cortex_plane.client.access import plane_home, read_access
 from cortex_plane.jobs.model.jobs import Job
 from cortex_plane.kernel.errors import AlreadyExists
 from cortex_plane.policies.model.versions import PolicyFile
@@ -64,24 +64,20 @@ async def plane(*apps: str) -> AsyncIterator[Client]:
     print("starting a plane …" if words[0] == "up" else "starting a worker …", flush=True)
     with folder(), process(*words) as started:
         await _answers(started, words[0])
-        async with Client.here(_home()) as client:
+        async with Client.here() as client:
             yield client
-
-
-def _home() -> Path:
-    return Path(os.environ.get("CORTEX_HOME", ".cortex"))
 
 
 def access() -> dict[str, str]:
     """How others reach the plane."""
-    kept = read_access(_home()) if "CORTEX_URL" not in os.environ else {}
+    kept = read_access(plane_home()) if "CORTEX_URL" not in os.environ else {}
     return {f"CORTEX_{name.upper()}": value for name, value in kept.items()}
 
 
 async def _answers(started: subprocess.Popen[bytes], log: str) -> None:
     while started.poll() is None:
         with contextlib.suppress(CortexError):
-            async with Client.here(_home()) as client:
+            async with Client.here() as client:
                 await client.me()
                 return
         await asyncio.sleep(0.1)

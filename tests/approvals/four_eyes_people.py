@@ -17,7 +17,7 @@ from cortex_plane.policies.verbs import policies
 from cortex_plane.tenancy.model.access import Actor, Grantable, KeyDraft, OwnKeyDraft, Redemption
 from cortex_plane.tenancy.model.identities import ConnectionDraft, LinkDraft, MappingDraft
 from cortex_plane.tenancy.model.orgs import MemberChange, MemberDraft, Role
-from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, links, logins, orgs
 from cortex_plane.worker.code.context import Context
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
@@ -184,11 +184,11 @@ class Stage:
         if own and self.chance.random() < 0.7:
             self.link_codes.remove(own[-1])
             draft = LinkDraft(code=own[-1][1], external_user_id=f"chat-{who.holder}")
-            await connections.redeem_link_code(self.db, self.world.service.actor, self.world.connection.id, draft)
+            await links.redeem_link_code(self.db, self.world.service.actor, self.world.connection.id, draft)
             return "types a code in a chat"
         if who.account != self.mains[who.holder] or who.account in self.taken:
             raise nothing()
-        code = await connections.issue_link_code(self.db, by)
+        code = await links.issue_link_code(self.db, by)
         self.link_codes.append((who.holder, code.code))
         return "gets a code for a chat"
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections, frame
+from cortex_plane.tenancy.verbs import frame, links
 from tests.approvals.test_causes import asking, card_of, decide, refused, shown, submitted
 from tests.approvals.test_settlements import answer
 from tests.calls.test_http_calls import asked, digest, ended, opened, post
@@ -216,7 +216,7 @@ async def test_a_code_ends_when_its_person_proves_a_channel_and_ends_what_they_h
     told = await http.post("/v1/enrolments", json={"code": code})
     assert (told.status_code, told.json()["code"]) == (401, "enrolment_code_invalid")
     assert (await http.get("/v1/me", headers=cal.headers)).status_code == 200
-    typed = (await connections.issue_link_code(world.db, dan.actor)).code
+    typed = (await links.issue_link_code(world.db, dan.actor)).code
     code = await code_for(http, world, str(dan.member_id))
     assert (await http.post("/v1/enrolments", json={"code": code})).status_code == 201
     link = {"code": typed, "external_user_id": "4712"}

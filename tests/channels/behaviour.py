@@ -164,6 +164,9 @@ class ChannelSuite:
         await link(admin, world, connection_id, bea, stage.address("bea"))
         return bea
 
+    def _recipient(self, stage: ChannelStage) -> str:
+        return "Bea"
+
     def _notifier(self, world: World, stage: ChannelStage, send_seconds: float = SEND_SECONDS) -> Notifier:
         return Notifier(world.db, [stage.channel], PUBLIC_URL, send_seconds=send_seconds)
 
@@ -183,7 +186,7 @@ class ChannelSuite:
         assert "production" in message.text
         assert f"{PUBLIC_URL}/approvals/{asked.id}" in message.urls
         kept = await delivery_of(strict, asked)
-        assert (kept.status, kept.attempts, kept.member) == (DeliveryStatus.DELIVERED, 0, "Bea")
+        assert (kept.status, kept.attempts, kept.member) == (DeliveryStatus.DELIVERED, 0, self._recipient(stage))
         assert kept.sent_at is not None
         details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert stage.channel.channel_type in details.approval.channels_dispatched

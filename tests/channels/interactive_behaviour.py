@@ -163,10 +163,12 @@ class Plane:
 class InteractiveSuite:
     """Every test has Bea, an approver, and Mia, a member who may decide nothing. Both are linked; Sam is a stranger."""
 
+    policies = ASK
+
     async def _plane(self, world: World, admin: asyncpg.Connection, stage: InteractiveStage) -> Plane:
         self.bea = await world.person(Role.APPROVER, name="Bea")
         self.mia = await world.person(Role.MEMBER, name="Mia")
-        await apply_policies(world.db, world.admin.actor, ASK)
+        await apply_policies(world.db, world.admin.actor, self.policies)
         connection_id = await stage.connect(world)
         for person, name in ((self.bea, "bea"), (self.mia, "mia")):
             await link(admin, world, connection_id, person, stage.address(name))
@@ -302,7 +304,9 @@ class InteractiveSuite:
         """Somebody edits the arguments: what an older message showed cannot be approved any more."""
         plane = await self._plane(strict, admin, stage)
         cyd = await strict.person(Role.APPROVER, name="Cyd")
-        await apply_policies(strict.db, strict.admin.actor, ASK.replace("timeout: 1d", "timeout: 1d, quorum: 2"))
+        await apply_policies(
+            strict.db, strict.admin.actor, self.policies.replace("timeout: 1d", "timeout: 1d, quorum: 2")
+        )
         asked, old = await self._asked(plane)
         await decide(strict, asked, by=cyd, arguments={"plan": {"to": "staging"}})
         assert (await shown(strict, asked.id)).version == 2

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -26,6 +26,7 @@ from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing, S
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Failure
 from tests.channels.interactive_behaviour import SeenMessage
 from tests.fixtures.people import World
@@ -37,12 +38,15 @@ KIND = "telegram"
 
 
 class PlainChannel:
-    channel_type = KIND
+    channel_type: str = KIND
     carries_credentials = False
-    fields = (
+    fields: Sequence[model.ConnectionField] = (
         model.ConnectionField(name="api_url", description="Where the vendor is."),
         model.ConnectionField(name="token", description="Of the bot.", secret=True),
         model.ConnectionField(name="secret", description="Signs what comes in.", secret=True),
+        model.ConnectionField(
+            name="mode", description="How it is heard.", required=False, choices=("webhook", "polling")
+        ),
     )
 
     def __init__(self, reason: model.ReasonInput = model.ReasonInput.REPLY) -> None:
@@ -158,8 +162,18 @@ class Vendor:
     failure: Failure = Failure.TEMPORARY
     pollers: int = 0
     grew: asyncio.Event = field(default_factory=asyncio.Event)
+    open: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+        try:
+            await self._exchange(reader, writer)
+        finally:
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
@@ -170,7 +184,6 @@ class Vendor:
                 f"HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
             )
             await writer.drain()
-        writer.close()
 
     async def _answer(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> tuple[int, Any]:
         if headers.get("authorization") != f"Bearer {TOKEN}":
@@ -212,6 +225,9 @@ async def vendor() -> AsyncIterator[Vendor]:
         yield place
     finally:
         server.close()
+        for task in (open_tasks := list(place.open)):
+            task.cancel()
+        await asyncio.gather(*open_tasks, return_exceptions=True)
 
 
 class PlainStage:
@@ -221,10 +237,11 @@ class PlainStage:
 
     async def connect(self, world: World, **config: str) -> UUID:
         draft = ConnectionDraft(
-            channel_type=KIND, name="plain", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
+            channel_type=KIND, name=f"plain {self.vendor.port} {next(self._numbers)}", config={"api_url": f"http://127.0.0.1:{self.vendor.port}", **config},
             secrets={"token": TOKEN, "secret": SECRET}, agent=world.agent.slug,
         )  # fmt: skip
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        served = ServedChannels(vendors={KIND: self.channel}, allowed=Allowed.parse("127.0.0.1"))
+        return (await connections.create_connection(world.db, world.admin.actor, draft, channels=served)).id
 
     def address(self, name: str) -> str:
         return f"u-{name}"

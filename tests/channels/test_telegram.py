@@ -440,7 +440,8 @@ async def test_in_a_group_only_what_names_the_bot_is_for_it(
 
 
 async def test_attachments_are_named(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
-    vendor.write(BEA, "", photo=[{"file_id": "1", "file_unique_id": "1", "width": 1, "height": 1}], caption="look")
+    photo = [{"file_id": "1", "file_unique_id": "1", "width": 1, "height": 1}]
+    vendor.write(BEA, "", fields={"photo": photo, "caption": "look"})
     event = await next_event(vendor, channel)
     assert isinstance(event, ChatMessage)
     assert (event.text, event.attachments) == ("look", ("photo",))

@@ -1,53 +1,144 @@
-"""Telegram passes what every channel must pass, against its emulator."""
+"""Telegram passes what every channel must pass, and what every channel must on which people act."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import UUID
 
+import orjson
 import pytest_asyncio
 
 from cortex_plane.channels.telegram.channel import TelegramChannel
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator, TelegramMessage
+from cortex_plane.emulators.telegram import BOT_ID, TOKEN, TelegramEmulator, TelegramMessage
 from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.notify.model.channels import ButtonPress, InboundAnswer, InboundEvent
+from cortex_plane.notify.model.notifications import Target
+from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.fixtures.people import World
+from tests.fixtures.vendor_messages import FAULTS
 
-_FAULTS = {
-    Failure.TEMPORARY: "down",
-    Failure.PERMANENT: "refusal",
-    Failure.HANG: "hang",
-    Failure.LOST_ANSWER: "lost_answer",
-}
+ROOM = -1001
+SECRET = "secret-of-the-webhook"
+
+
+class _AnsweringTelegram(TelegramChannel):
+    """It notes which of the messages at Telegram were answers: in a private chat they look like any other."""
+
+    def __init__(self, client: VendorClient, vendor: TelegramEmulator) -> None:
+        super().__init__(client)
+        self._vendor = vendor
+        self.answers: list[tuple[str, str]] = []
+        self.refs: set[tuple[int, int]] = set()
+
+    async def answer(self, target: Target, event: InboundEvent, answer: InboundAnswer) -> str | None:
+        before = len(self._vendor.history)
+        ref = await super().answer(target, event, answer)
+        texts = []
+        if isinstance(event, ButtonPress):
+            query = self._vendor.queries[event.answer_to["callback_query_id"]]
+            texts = [query.text]
+        for message in self._vendor.history[before:]:
+            self.refs.add((message.chat, message.id))
+            texts.append(message.text)
+        self.answers += [(event.sender.id, text) for text in texts]
+        return ref
 
 
 class TelegramStage:
     redelivers = True
     """Telegram cannot tell that it has a message already."""
 
-    def __init__(self, vendor: TelegramEmulator, channel: TelegramChannel) -> None:
+    def __init__(self, vendor: TelegramEmulator, channel: _AnsweringTelegram) -> None:
         self.channel = channel
         self._vendor = vendor
+        vendor.add_group(ROOM, "Room")
 
     async def connect(self, world: World) -> UUID:
+        config = {"api_url": self._vendor.url, "mode": "webhook", "bot_id": str(BOT_ID)}
         draft = ConnectionDraft(
-            channel_type="telegram", name="bot", config={"api_url": self._vendor.url}, secrets={"bot_token": TOKEN}
-        )
+            channel_type="telegram", name="bot", config={**config, "bot_username": self._vendor.username},
+            secrets={"bot_token": TOKEN, "webhook_secret": SECRET},
+        )  # fmt: skip
         return (await connections.create_connection(world.db, world.admin.actor, draft)).id
 
     def address(self, name: str) -> str:
+        return str(self._user(name))
+
+    def _user(self, name: str) -> int:
         user = int.from_bytes(name.encode())
         self._vendor.join(user, name)
-        return str(user)
+        return user
 
     async def arrived(self) -> list[Arrived]:
         return [_arrived(state) for state in self._vendor.history]
 
     def fail(self, how: Failure, times: int) -> None:
-        self._vendor.fail(_FAULTS[how], times)
+        self._vendor.faults.faults.clear()
+        self._vendor.fail(FAULTS[how], times)
+
+    async def messages(self) -> list[SeenMessage]:
+        refs = dict.fromkeys((state.chat, state.id) for state in self._vendor.history)
+        now = {(m.chat, m.id): m for chat, _ in refs for m in self._vendor.chat(chat)}
+        return [_seen(now[ref]) for ref in refs if ref not in self.channel.refs]
+
+    async def answers(self, name: str) -> list[str]:
+        return [text for user, text in self.channel.answers if user == self.address(name)]
+
+    async def press(self, name: str, message: SeenMessage, label: str, *, private: bool = True) -> VendorRequest:
+        shown, data = message.buttons[label]
+        return self._press(name, shown, data, private)
+
+    async def press_data(self, name: str, message: SeenMessage, data: str) -> VendorRequest:
+        shown, _ = next(iter(message.buttons.values()))
+        return self._press(name, shown, data, True)
+
+    def _press(self, name: str, shown: TelegramMessage, data: str, private: bool) -> VendorRequest:
+        self._vendor.send_press(self._user(name), shown if private else replace(shown, chat=ROOM), data)
+        return self._request()
+
+    async def words(self, name: str, text: str) -> VendorRequest:
+        user = self._user(name)
+        prompt = next(message for message in reversed(self._vendor.chat(user)) if message.asks_reply)
+        self._vendor.reply(user, prompt.id, text)
+        return self._request()
+
+    async def write(
+        self, name: str, text: str, *, private: bool = True, attachments: tuple[str, ...] = ()
+    ) -> VendorRequest:
+        if private:
+            files = (
+                {"document": {"file_id": "1", "file_unique_id": "1", "file_name": attachments[0]}}
+                if attachments
+                else {}
+            )
+            self._vendor.write(self._user(name), text, fields=files)
+        else:
+            self._vendor.write(self._user(name), f"@{self._vendor.username} {text}", chat=ROOM)
+        return self._request()
+
+    def forge(self, request: VendorRequest) -> VendorRequest:
+        return replace(request, headers={"x-telegram-bot-api-secret-token": "another"})
+
+    def _request(self) -> VendorRequest:
+        (*_, update) = [update for kind, update in self._vendor.traffic if kind == "Update"]
+        return VendorRequest("POST", {}, {"x-telegram-bot-api-secret-token": SECRET}, orjson.dumps(update))
+
+
+def _seen(message: TelegramMessage) -> SeenMessage:
+    state = replace(message)
+    buttons = {
+        button["text"]: (state, button["callback_data"])
+        for row in state.buttons
+        for button in row
+        if "callback_data" in button
+    }
+    return SeenMessage(ref=f"{state.chat}:{state.id}", chat=str(state.chat), text=state.text, buttons=buttons)
 
 
 def _arrived(state: TelegramMessage) -> Arrived:
@@ -62,10 +153,17 @@ def _arrived(state: TelegramMessage) -> Arrived:
     )
 
 
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[TelegramStage]:
+    async with TelegramEmulator().serve() as vendor:
+        channel = _AnsweringTelegram(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
+        yield TelegramStage(vendor, channel)
+        await channel.close()
+
+
 class TestTelegram(ChannelSuite):
-    @pytest_asyncio.fixture
-    async def stage(self) -> AsyncIterator[TelegramStage]:
-        async with TelegramEmulator().serve() as vendor:
-            channel = TelegramChannel(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1))
-            yield TelegramStage(vendor, channel)
-            await channel.close()
+    pass
+
+
+class TestTelegramInteractive(InteractiveSuite):
+    pass

@@ -105,7 +105,7 @@ def test_list_show_and_approve(live: Live, shipping: Shipping) -> None:
     for part in (
         f"HIGH  ship  {approval.id}  pending  v1", '  "version": "1.0"', "Agent shipper (shipper), job",
         "was asked   I ship.", "agent says  I ship.", "default:owner", "may decide  Ada", "UTC, in ",
-        "; then the job fails", "requested", "dispatched · dashboard",
+        ". If nobody decides by then, the call is not", "requested", "dispatched · dashboard",
     ):  # fmt: skip
         assert part in card, part
     told = shell.run("approval", "approve", str(approval.id), "--reason", "fine").stdout
@@ -233,12 +233,13 @@ def test_a_question_is_answered_and_a_call_is_answered_in_its_place(live: Live, 
     assert "cortex approval answer" in shell.run("approval", "watch", "--once").stdout
     card = shell.run("approval", "show", str(question.id)).stdout
     assert "question    How much?\\x202e" in card
+    assert "If nobody answers by then, the agent is told so." in card
     assert "answer_needed" in shell.run("approval", "approve", str(question.id), "--version", "1", expect=4).stderr
     shell.run(*words, expect=2)
     shell.run(*words, "--value", "{", expect=2)
     assert "`amount`" in shell.run(*words, "--value", '{"amount": 51}', expect=2).stderr
     told = shell.run(*words, "--value", '{"amount": 40}', "--note", "as agreed").stdout
-    assert told == f"plane.ask_person is responded; job {question.job_id}\n"
+    assert told == f"plane.ask_person is answered; job {question.job_id}\n"
     assert end_of(live, question.job_id) is JobStatus.COMPLETED
     assert '  "amount": 40' in shell.run("approval", "show", str(question.id)).stdout
 
@@ -259,7 +260,7 @@ def test_a_token_answers_in_a_terminal(live: Live) -> None:
     words = ("approval", "answer", "--token", token)
     live.shell.run(*words, expect=2, CORTEX_KEY="")
     told = live.shell.run(*words, "--value", '"Not today."', CORTEX_KEY="").stdout
-    assert told == f"ship is responded; job {approval.job_id}\n"
+    assert told == f"ship is answered; job {approval.job_id}\n"
 
 
 def test_hostile_text_stays_text_in_a_terminal(live: Live) -> None:

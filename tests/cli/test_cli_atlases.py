@@ -124,7 +124,7 @@ def test_changes_that_wait_are_announced_shown_and_decided(live: Live) -> None:
     assert proposal["created"] is False
     card = words_of(shell.run("approval", "show", id).stdout)
     for words in ("atlas.publish", "instead of version 1.0.0", "- policy ask-before-deleting", "0 looked at", "proposed by Stella",
-                  "not looked at:", "then nothing changes"):  # fmt: skip
+                  "not looked at:", "If nobody decides by then, nothing changes."):  # fmt: skip
         assert words in card
     assert "Stella (proposed it): none of them may approve it" in card
     assert f"atlas.publish is approved; {ATLAS}" in words_of(

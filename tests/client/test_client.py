@@ -35,6 +35,15 @@ def test_the_kept_key_goes_to_the_kept_address_only(home: Path, monkeypatch: pyt
     assert Client.here(home).url == "http://elsewhere"
 
 
+def test_the_plane_is_looked_for_where_the_command_line_looks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORTEX_HOME", str(home))
+    assert (Client.here().url, Client.without_key().url) == ("http://here", "http://here")
+    monkeypatch.delenv("CORTEX_HOME")
+    monkeypatch.chdir(home)
+    with pytest.raises(Unavailable, match=r"\.cortex"):
+        Client.here()
+
+
 def test_without_an_address_it_says_what_to_do(tmp_path: Path, home: Path) -> None:
     with pytest.raises(Unavailable, match="make up"):
         Client.here(tmp_path / "nothing")

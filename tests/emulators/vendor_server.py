@@ -55,6 +55,9 @@ class VendorFaults:
             self._faults.clear()
         self._faults.extend([fault] * times)
 
+    def clear(self) -> None:
+        self._faults.clear()
+
     async def around(self, act: Callable[[], Awaitable[Response]]) -> Response:
         if not self._faults:
             return await act()

@@ -49,6 +49,7 @@ from tests.fixtures.workers import submit, turn, until, working
 __all__ = ["live"]
 
 WHY = "It is a duplicate of ticket 2, \u202ewhich stays."
+LONG = "x" * 5_000
 REASON = "Deleting a ticket needs a second person."
 JUSTIFY = gate(
     "justify", before("ticket.delete"), questions=[question("why", "text", "Why?", validation={"min_length": 10})]
@@ -84,12 +85,12 @@ async def _asked(world: World, desk: Desk, manifest: str, *script: dict[str, Any
     return card
 
 
-async def _deletion(world: World) -> Approval:
+async def _deletion(world: World, why: str = WHY) -> Approval:
     actions = [{"action_id": "ticket.delete", "risk_tier": "high"}]
     manifest = atlas(PURPOSE, JUSTIFY, ADMIN, OTHER, policies=ASKS, capabilities=CAPABILITIES, actions=actions)
     return await _asked(
         world, Desk(), manifest, turn(say("purpose", goal="I tidy up.")), turn(delete()),
-        turn(say("justify", why=WHY), say("admin-gate", token="Ada did.")), turn(delete()),
+        turn(say("justify", why=why), say("admin-gate", token="Ada did.")), turn(delete()),
     )  # fmt: skip
 
 
@@ -140,6 +141,22 @@ def test_the_terminal_says_the_same(live: Live) -> None:
     assert f"reason {REASON}" in text
     assert "com.acme.desk/justify: Why? → It is a duplicate of ticket 2" in text
     assert "\u202e" not in text
+
+
+@pytest.mark.proves("S5.230")
+async def test_a_card_says_that_a_long_answer_is_cut(http: httpx.AsyncClient, world: World) -> None:
+    card = await _deletion(world, LONG)
+    answer = await http.get(f"/v1/approvals/{card.id}", headers=world.admin.headers)
+    (kept,) = [each for each in answer.json()["approval"]["gate_answers"] if each["question_id"] == "why"]
+    assert (kept["answer"], kept["cut"]) == (LONG[:4_000], 5_000)
+    visitor = await Visitor.log_in(http, world)
+    assert "… (5000 characters; the job’s trail has all of them)" in shown(await visitor.get(f"/approvals/{card.id}"))
+
+
+@pytest.mark.proves("S5.230")
+def test_so_does_the_terminal(live: Live) -> None:
+    card = live.begin(_deletion(live.world, LONG))()
+    assert "x… (5000 characters)" in " ".join(live.shell.run("approval", "show", str(card.id)).stdout.split())
 
 
 @pytest.mark.proves("S5.231", "S5.235")
@@ -260,6 +277,18 @@ async def test_a_model_reads_what_its_answer_opened(world: World) -> None:
     (call,) = await ledger(world, job.id)
     assert call.result["opened_capabilities"] == [f"{DESK}/admin"]
     assert call.result["opened_actions"] == ["ticket.delete", "user.*"]
+
+
+@pytest.mark.proves("S5.233")
+async def test_what_was_open_before_is_not_opened_by_an_answer(world: World) -> None:
+    first, second = (
+        gate(name, "session_start", unlock_capabilities=[name], questions=[question("why", "text", "Why?")])
+        for name in ("admin", "other")
+    )
+    manifest = atlas(first, second, policies=[], capabilities=CAPABILITIES)
+    job = await run(world, Desk(), manifest, turn(say("admin", why="I must.")), turn(say("other", why="I must.")))
+    answers = [call.result["opened_capabilities"] for call in await ledger(world, job.id)]
+    assert answers == [[f"{DESK}/admin"], [f"{DESK}/other"]]
 
 
 @pytest.mark.proves("S5.234")

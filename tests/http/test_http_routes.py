@@ -24,10 +24,10 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.tenancy.model.access import KeyDraft, ModelKeyDraft, Permission, Provider
-from cortex_plane.tenancy.model.identities import InvitationDraft, LinkDraft
+from cortex_plane.tenancy.model.access import Actor, KeyDraft, ModelKeyDraft, Permission, Provider
+from cortex_plane.tenancy.model.identities import ClaimDraft, InvitationDraft, LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, MemberDraft, Role, TeamDraft
-from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, links, logins, orgs
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.credentials import token_for
 from tests.fixtures.notifications import dead_letter
@@ -127,6 +127,9 @@ class Stage:
     """A call that was executed under it."""
     mapping: str
     """Of whoever opened the session."""
+    claim: str
+    """Somebody had a code of theirs, and waits for them to confirm it."""
+    doubtful_claim: str
     invited: str
     """Somebody who has not followed their invitation yet."""
     invited_mapping: str
@@ -167,8 +170,9 @@ class Stage:
             admin,
             AbsenceDraft(member_id=member.id, delegate_id=colleague.id, ends_at=datetime.now(UTC) + timedelta(days=1)),
         )
-        code = LinkDraft(code=(await connections.issue_link_code(db, acting)).code, external_user_id="stage-owner")
-        mapping = await connections.redeem_link_code(db, world.service.actor, world.connection.id, code)
+        code = LinkDraft(code=(await links.issue_link_code(db, acting)).code, external_user_id="stage-owner")
+        mapping = await links.redeem_link_code(db, world.service.actor, world.connection.id, code)
+        claim, doubtful_claim = [await _claim(world, acting, sender) for sender in ("claims", "doubtful")]
         invited = await connections.invite(
             db, admin, InvitationDraft(email="ida@example.com", display_name="Ida"), mailing=True
         )
@@ -232,6 +236,8 @@ class Stage:
             next_atlas_version=versions[1],
             confirmation=await confirmed(world),
             mapping=str(mapping.id),
+            claim=claim,
+            doubtful_claim=doubtful_claim,
             invited=str(invited.member.id),
             invited_mapping=str(invited.mapping.id),
             newcomer=str((await orgs.create_member(db, admin, MemberDraft(display_name="Nia"))).id),
@@ -240,7 +246,7 @@ class Stage:
                     db, admin, (await orgs.create_member(db, admin, MemberDraft(display_name="Noe"))).id
                 )
             ).code,
-            link_code=(await connections.issue_link_code(db, admin)).code,
+            link_code=(await links.issue_link_code(db, admin)).code,
             token=await token_for(world, other.approval, admin if guest else acting),
         )
 
@@ -251,6 +257,13 @@ class Stage:
     def names(cls) -> list[str]:
         """Of the ids: a credential names its org itself."""
         return [each.name for each in fields(cls) if not each.metadata]
+
+
+async def _claim(world: World, actor: Actor, sender: str) -> str:
+    """Somebody types a code of this person."""
+    code = (await links.issue_link_code(world.db, actor)).code
+    draft = ClaimDraft(code=code, external_user_id=sender, display_name="@somebody")
+    return str((await links.claim_link(world.db, world.service.actor, world.connection.id, draft)).id)
 
 
 async def _logged_in(world: World, person: Person) -> UUID:
@@ -382,6 +395,9 @@ def examples(s: Stage) -> list[Example]:
             body={"code": s.link_code, "external_user_id": "u-88"},
         ),
         Example("POST /v1/me/link-codes"),
+        Example("GET /v1/me/link-claims"),
+        Example("POST /v1/me/link-claims/{mapping_id}/confirm", {"mapping_id": s.claim}),
+        Example("POST /v1/me/link-claims/{mapping_id}/refuse", {"mapping_id": s.doubtful_claim}),
         Example("GET /v1/absences", query={**limit, "member_id": s.member, "only_open": "true"}),
         Example("GET /v1/absences/{absence_id}", {"absence_id": s.absence}),
         Example("POST /v1/absences/{absence_id}/cancel", {"absence_id": s.absence}),

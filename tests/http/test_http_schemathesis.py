@@ -177,7 +177,9 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "team": [stage.spare_team] if deletes else [stage.team, "main"],
         "parent": [stage.team],
         "member_id": [stage.invited if of_member and "/mappings" in operation.path else stage.member],
-        "mapping_id": [stage.invited_mapping if of_member else stage.mapping],
+        "mapping_id": [stage.claim, stage.doubtful_claim]
+        if "/link-claims/" in operation.path
+        else [stage.invited_mapping if of_member else stage.mapping],
         "absence_id": [stage.absence],
         "delegate_id": [stage.colleague],
         "to": [stage.next_atlas_version] if "/atlases/" in operation.path else [stage.colleague],

@@ -23,7 +23,7 @@ from cortex_plane.tenancy.model.identities import (
     MappingDraft,
 )
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, orgs
+from cortex_plane.tenancy.verbs import connections, links, orgs
 from tests.channels.behaviour import Failure, delivery_of, drain
 from tests.channels.postbox import Postbox, connect
 from tests.fixtures.approvals import decide, shown
@@ -124,9 +124,9 @@ async def test_whoever_is_mapped_or_links_a_channel_is_told_what_waits_for_them(
     mapped = MappingDraft(member_id=id_of(ann), external_user="ann")
     for _ in range(2):
         await connections.map_member(strict.db, strict.admin.actor, hook.id, mapped)
-    code = (await connections.issue_link_code(strict.db, bea.actor)).code
+    code = (await links.issue_link_code(strict.db, bea.actor)).code
     typed = LinkDraft(code=code, external_user_id="bea")
-    await connections.redeem_link_code(strict.db, strict.service.actor, hook.id, typed)
+    await links.redeem_link_code(strict.db, strict.service.actor, hook.id, typed)
     assert {(d.member, d.address) for d in await told(strict, asked)} == {("Ann", "ann"), ("Bea", "bea")}
 
 

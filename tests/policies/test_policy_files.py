@@ -123,6 +123,18 @@ def test_a_file_says_how_many_must_agree_who_is_asked_next_and_where() -> None:
     assert parse(PolicyRow, row_as_json(first)) == first
 
 
+def test_places_of_a_file_are_read_and_written_back() -> None:
+    rows = placed("""\
+        policies:
+          - {name: one, target: a, effect: requires_approval, channels: [email, {slack: "#deploys"}, {github: "acme/shop#12"},
+             {slack: {connection: Team chat, place: "#ops"}}]}
+    """)
+    (row,) = (one.row for one in rows)
+    assert row.channels == ("email", "slack:#deploys", "github:acme/shop#12", "slack@Team chat:#ops")
+    again, _ = place(read(write(rows)), {}, [])
+    assert [one.row for one in again] == [row]
+
+
 def one(line: str) -> str:
     """A file whose only row has this line, which is its fifth."""
     return f"policies:\n  - name: a\n    target: b\n    effect: requires_approval\n    {line}\n"
@@ -182,6 +194,14 @@ def one(line: str) -> str:
         (one(f"escalate_to: [{', '.join(['{owner: true}'] * 11)}]"), "line 5: `escalate_to` must be a list of 1 to 10"),
         (one("channels: email"), "line 5: `channels` must be a list"),
         (one("channels: [Email]"), "line 5: a channel must be a name in lower case"),
+        (one("channels: [{slack: '#a', github: a}]"), "line 5: a place must have one channel"),
+        (one("channels: [{email: ops@example.com}]"), "line 5: `email` has no shared places; slack, discord,"),
+        (one("channels: [{slack: '#a\\u202e'}]").replace("'", '"'), "line 5: a place has a character that nobody sees"),
+        (one("channels: [{telegram: -1001}]"), "this is `-1001`: put it into quotes."),
+        (one("channels: [{slack: {connection: a}}]"), "line 5: this place of slack has no `place`."),
+        (one("channels: [{slack: {connection: 'a:b', place: '#a'}}]"), "line 5: `connection` must be the name of a connection"),
+        (one("channels: [{slack: {places: '#a'}}]"), "line 5: `places` is not a key of"),
+        (one("channels: [" + ", ".join(f"{{slack: '#{n}'}}" for n in range(6)) + "]"), "line 5: `channels` names more than 5 places."),
         (one("channels: [email, [webhook]]"), "line 5: a channel must be a name in lower case"),
         (one("standing: sometimes"), "line 5: `standing` must be true or false."),
         ("policies:\n  - name: a\n    target: c\n    effect: allow\n    quorum: 2\n", "line 5: `quorum` is for policies whose effect is"),

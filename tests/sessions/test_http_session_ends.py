@@ -80,6 +80,10 @@ async def test_the_status_of_an_agent_follows_its_session_and_jobs(http: httpx.A
         await send(http, world, f"approvals/{card['id']}/decide", **decision)
         await until(world, job, JobStatus.FAILED)
     assert await status_of(http, world, session) == "ERROR"
+    await send(http, world, f"sessions/{session}/pause")
+    assert await status_of(http, world, session) == "SUSPENDED", "nothing of it runs, and it is held"
+    await send(http, world, f"sessions/{session}/resume")
+    assert await status_of(http, world, session) == "ERROR"
     await send(http, world, f"sessions/{session}/terminate")
     assert await status_of(http, world, session) == "TERMINATED"
 

@@ -70,6 +70,39 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.adopt_guest(p_org uuid, p_guest uuid, p_member uuid, p_sessions boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  member_name text;
+begin
+  select u.display_name into strict member_name from user_account u where u.org_id = p_org and u.id = p_member;
+  update user_account u set became = p_member where u.org_id = p_org and u.id = p_guest;
+  update approval_request r
+  set causes = r.causes || p_member, caused = merge_caused(r.caused, jsonb_build_array(jsonb_build_object(
+    'member_id', p_member, 'name', member_name, 'why', 'wrote to it as a guest, before it was known who they are')))
+  where r.org_id = p_org and r.id in (
+    select o.id from approval_request o
+    where o.org_id = p_org and o.status = 'pending' and p_guest = any (o.causes) and not p_member = any (o.causes)
+    order by o.id for no key update);
+  if not p_sessions then
+    return;
+  end if;
+  update session s
+  set user_account_id = case when t.is_taken then s.user_account_id else p_member end,
+    opened_by = case when t.is_taken then p_member else s.opened_by end
+  from (
+    select g.id, g.kind = 'conversation' and g.status <> 'TERMINATED' and exists (
+      select from session m
+      where m.org_id = p_org and m.user_account_id = p_member and m.agent_id = g.agent_id and m.kind = 'conversation'
+        and m.status <> 'TERMINATED') as is_taken
+    from session g where g.org_id = p_org and g.user_account_id = p_guest
+    order by g.id for no key update of g) t
+  where s.org_id = p_org and s.id = t.id;
+end
+$$;
+
 CREATE FUNCTION public.adopt_job(p_org uuid, p_job uuid, p_worker uuid, p_epoch bigint, p_cancelled boolean, p_held boolean, p_status text, p_error text, p_action text, p_body bytea) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1452,10 +1485,13 @@ declare
   next_lane record;
   wanted integer := p_lanes;
   left_here integer;
+  paused uuid[];
 begin
   if not exists (select from notification n where n.next_attempt_at <= due) then
     return;
   end if;
+  -- Few, and read once: nothing is looked up for each lane.
+  paused := array(select c.id from channel_connection c where c.paused_until > due);
   loop
     exit when wanted = 0;
     select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
@@ -1474,7 +1510,7 @@ begin
     round := false;
     while left_here > 0 loop
       select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane and n.connection_id <> all (paused)
       order by n.lane, n.next_attempt_at limit 1;
       if not found or (round and next_lane.lane > started) then
         exit when round;
@@ -2418,6 +2454,7 @@ CREATE TABLE public.user_account (
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     sponsors uuid[] DEFAULT '{}'::uuid[] NOT NULL,
     access_ended_at timestamp with time zone,
+    became uuid,
     CONSTRAINT chk_display_name_not_empty CHECK ((length(TRIM(BOTH FROM display_name)) > 0)),
     CONSTRAINT chk_user_account_clearance CHECK (((clearance >= 0) AND (clearance <= 1000))),
     CONSTRAINT chk_user_account_roles CHECK (((cardinality(roles) > 0) AND (roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text])))
@@ -3196,12 +3233,17 @@ CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS int
     AS $$
 declare
   told integer;
+  posted integer := 0;
 begin
+  if exists (select from approval_request r, unnest(r.channels) e (entry)
+    where r.org_id = p_org and r.id = p_approval and strpos(e.entry, ':') > 0) then
+    posted := notify_places(p_org, p_approval);
+  end if;
   -- Most orgs have no such channel: they pay one look for it.
   if not exists (
     select from channel_connection c
     where c.org_id = p_org and c.disabled_at is null and c.channel_type = any (deliverable_channels())) then
-    return 0;
+    return posted;
   end if;
   with request as (
     select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
@@ -3215,7 +3257,7 @@ begin
     join channel_mapping m on m.org_id = p_org and m.user_account_id = d.id
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-      and c.channel_type = any (deliverable_channels())
+      and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
       and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
@@ -3228,7 +3270,7 @@ begin
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
   get diagnostics told = row_count;
-  return told;
+  return told + posted;
 end
 $$;
 
@@ -3242,7 +3284,8 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
+      and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)
@@ -3267,6 +3310,45 @@ begin
   return told;
 end
 $$;
+
+CREATE FUNCTION public.notify_places(p_org uuid, p_approval uuid) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $_$
+declare
+  told integer;
+begin
+  with request as (
+    select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
+  parts as (
+    select regexp_match(e.entry, '^([a-z][a-z0-9_-]*)(?:@([^:]+))?:(.+)$') as part, r.escalation_level
+    from request r cross join unnest(r.channels) e (entry)),
+  places as (
+    select p.part[1] as channel_type, p.part[3] as address, p.escalation_level as level,
+      array(select c.id from channel_connection c
+        where c.org_id = p_org and c.channel_type = p.part[1] and c.disabled_at is null
+          and (p.part[2] is null or c.name = p.part[2])
+        limit 2) as connections
+    from parts p where p.part is not null and uses_channel(p_org, p.part[1]) and p.part[1] = any (deliverable_channels())),
+  problem as (
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    select p_org, p_approval, 'undeliverable', p.channel_type, jsonb_build_object('member', p.address, 'reason',
+        case cardinality(p.connections) when 0 then 'There is no such connection, or it is disabled.'
+          else 'Several connections could post there, and the policy names none.' end), plane_now()
+    from places p
+    where cardinality(p.connections) <> 1 and not exists (
+      select from approval_event e
+      where e.org_id = p_org and e.approval_id = p_approval and e.event_type = 'undeliverable' and e.channel = p.channel_type
+        and e.payload ->> 'member' = p.address))
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, address, data, next_attempt_at, created_at)
+  select p_org, new_id(), 'approval', p_approval, p.connections[1], p.channel_type, p.address,
+    jsonb_build_object('level', p.level, 'place', p.address), t.at, t.at
+  from (select plane_now() as at) t cross join places p where cardinality(p.connections) = 1
+  on conflict (org_id, approval_id, connection_id, address) where kind = 'approval' and mapping_id is null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$_$;
 
 CREATE FUNCTION public.notify_stewards(p_org uuid, p_session uuid, p_notices jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -3529,7 +3611,7 @@ CREATE FUNCTION public.person_behind(p_org uuid, p_identity uuid) RETURNS uuid
     AS $$
 begin
   return coalesce(
-    (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
+    (select coalesce(u.became, u.id) from user_account u where u.org_id = p_org and u.id = p_identity),
     (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity));
 end
 $$;
@@ -3687,6 +3769,10 @@ CREATE FUNCTION public.programs_behind(r public.approval_request, p_agent_versio
   join api_key k on k.org_id = r.org_id and k.id = c.identity and k.user_account_id is null
 $$;
 
+CREATE FUNCTION public.public_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['github'::text, 'gitlab'::text];
+
 CREATE FUNCTION public.push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -3711,9 +3797,9 @@ CREATE FUNCTION public.raise_notifications(p_org uuid, p_approval uuid) RETURNS 
     attempts = case when n.status = 'dead' then 0 else n.attempts end,
     next_attempt_at = least(n.next_attempt_at, (select plane_now()))
   where n.org_id = p_org and n.approval_id = p_approval and n.call_id is null
-    and (n.status <> 'dead' or n.sent_at is not null and exists (
+    and (n.status <> 'dead' or n.sent_at is not null and (n.mapping_id is null or exists (
       select from channel_mapping m
-      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
+      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null)))
 $$;
 
 CREATE FUNCTION public.reach_approval(p_org uuid, p_approval uuid) RETURNS TABLE(from_member_id uuid, from_member text, to_member_id uuid, to_member text, to_clearance integer, reason text)
@@ -4035,11 +4121,14 @@ declare
   chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
+  -- Connections whose last message is noted, once a minute.
+  stale uuid[] := '{}';
   the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null or c.failures > 0 as failing,
+      coalesce(c.last_outbound_at < at - interval '1 minute', true) as is_stale into kept
     from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
     where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
     if not found then
@@ -4058,7 +4147,9 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
+          last_outbound_at = at
+        where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
       -- A connection that comes back is told so, for which it is locked.
@@ -4101,6 +4192,9 @@ begin
     messages := messages || p_ids[i];
     numbers := numbers || i;
     records[i] := true;
+    if p_sent[i] and kept.is_stale and not kept.failing and not kept.connection_id = any (stale) then
+      stale := stale || kept.connection_id;
+    end if;
     if p_actions[i] is not null then
       trail := trail || i;
       requests := requests || kept.approval_id;
@@ -4126,6 +4220,12 @@ begin
     taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
   from unnest(messages, numbers) t (id, i)
   where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(stale) > 0 then
+    update channel_connection c set last_outbound_at = at
+    where c.org_id = p_org and c.id in (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = any (stale)
+      order by o.id for no key update skip locked);
+  end if;
   if cardinality(news) > 0 then
     update approval_request r
     set channels_dispatched = r.channels_dispatched || array(
@@ -4479,6 +4579,27 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.report_connection(p_org uuid, p_connection uuid, p_reason text) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'connection_disabled', 'connection_id', b.id, 'connection', b.name, 'message', left(p_reason, 500)),
+    t.at, t.at
+  from (select plane_now() as at) t
+  join channel_connection b on b.org_id = p_org and b.id = p_connection
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels())
+$$;
+
 CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -4502,7 +4623,7 @@ begin
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where j.org_id = p_org and j.id = p_job and m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels());
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels());
   return true;
 end
 $$;
@@ -5601,7 +5722,8 @@ CREATE TABLE public.channel_chat (
     thread text,
     agent_id uuid,
     updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    CONSTRAINT chk_channel_chat_names CHECK ((((length(chat_id) >= 1) AND (length(chat_id) <= 500)) AND ((length(sender_id) >= 1) AND (length(sender_id) <= 500))))
+    CONSTRAINT chk_channel_chat_id CHECK (((length(chat_id) >= 1) AND (length(chat_id) <= 500))),
+    CONSTRAINT chk_channel_chat_sender CHECK (((length(sender_id) >= 1) AND (length(sender_id) <= 500)))
 );
 
 ALTER TABLE ONLY public.channel_chat FORCE ROW LEVEL SECURITY;
@@ -6094,11 +6216,11 @@ CREATE TABLE public.notification (
     call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind = ANY (ARRAY['callback'::text, 'notice'::text])) = (user_account_id IS NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((mapping_id IS NULL) AND (channel_type = 'webhook'::text))))),
+    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL) AND (channel_type = 'webhook'::text))) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
     CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text]))),
-    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR (mapping_id IS NOT NULL))),
+    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
     CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
@@ -6906,6 +7028,8 @@ CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btre
 
 CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text])) AND (disabled_at IS NULL));
 
+CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
+
 CREATE INDEX idx_channel_event_due ON public.channel_event USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
 CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, connection_id, lane, seq) WHERE (status = 'pending'::text);
@@ -6996,6 +7120,8 @@ CREATE INDEX idx_notification_mapping ON public.notification USING btree (org_id
 
 CREATE INDEX idx_notification_org ON public.notification USING btree (org_id, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
+CREATE INDEX idx_notification_place ON public.notification USING btree (org_id, connection_id, lower(address), created_at DESC, id DESC) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
+
 CREATE INDEX idx_notification_status ON public.notification USING btree (org_id, status, created_at DESC, id DESC) WHERE (status <> 'delivered'::text);
 
 CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);
@@ -7074,6 +7200,8 @@ CREATE INDEX idx_tool_confirmation_list ON public.tool_confirmation USING btree 
 
 CREATE INDEX idx_tool_version_name ON public.tool_version USING btree (name, app, published_at DESC);
 
+CREATE INDEX idx_user_account_became ON public.user_account USING btree (org_id, became) WHERE (became IS NOT NULL);
+
 CREATE INDEX idx_user_account_list ON public.user_account USING btree (org_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_user_account_staff ON public.user_account USING btree (org_id) WHERE (roles <> '{guest}'::text[]);
@@ -7093,6 +7221,8 @@ CREATE UNIQUE INDEX uq_channel_identity ON public.channel_mapping USING btree (o
 CREATE UNIQUE INDEX uq_job_open_conversation ON public.job USING btree (org_id, session_id) WHERE ((kind = 'conversation'::text) AND (status <> ALL (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])));
 
 CREATE UNIQUE INDEX uq_notification_call ON public.notification USING btree (org_id, call_id, approval_id) WHERE (call_id IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_notification_place ON public.notification USING btree (org_id, approval_id, connection_id, address) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
 
 CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree (org_id, approval_id, mapping_id) WHERE (approval_id IS NOT NULL);
 
@@ -7433,6 +7563,9 @@ ALTER TABLE ONLY public.team_member
 
 ALTER TABLE ONLY public.team
     ADD CONSTRAINT fk_team_parent FOREIGN KEY (org_id, parent_id, parent_depth) REFERENCES public.team(org_id, id, depth);
+
+ALTER TABLE ONLY public.user_account
+    ADD CONSTRAINT fk_user_account_became FOREIGN KEY (org_id, became) REFERENCES public.user_account(org_id, id);
 
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
@@ -8526,6 +8659,8 @@ GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
 GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
 

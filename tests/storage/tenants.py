@@ -33,7 +33,7 @@ from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
-from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
+from cortex_plane.tenancy.verbs import keys, links, logins, orgs
 from cortex_plane.tenancy.verbs.frame import RequestRates
 from tests.fixtures.atlases import plain, publish
 from tests.fixtures.notifications import dead_letter
@@ -152,10 +152,10 @@ async def _hear(world: World) -> None:
 
 async def _link(world: World) -> None:
     """A code that nobody has typed yet, and one that was typed wrong."""
-    await connections.issue_link_code(world.db, world.admin.actor)
+    await links.issue_link_code(world.db, world.admin.actor)
     wrong = LinkDraft(code="0000000000", external_user_id="u-1")
     with contextlib.suppress(InvalidInput):
-        await connections.redeem_link_code(world.db, world.service.actor, world.connection.id, wrong)
+        await links.redeem_link_code(world.db, world.service.actor, world.connection.id, wrong)
 
 
 async def _chat(world: World) -> None:

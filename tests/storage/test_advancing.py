@@ -377,6 +377,9 @@ async def test_an_outcome_ends_a_call_or_leaves_it_open(
 
 # Steering at the same moment ---------------------------------------------------------------------------------
 
+STOPPED = ("session_paused", {"reason": "code_changed", "pause_source": "policy"})
+"""What an attempt says that stops by itself."""
+
 
 async def test_a_job_that_is_handed_back_while_held_is_paused(
     db: Database, admin: asyncpg.Connection, held: Held, world: World
@@ -402,9 +405,10 @@ async def test_a_job_that_pauses_when_nothing_holds_it_any_more_goes_on(
 ) -> None:
     await steering.pause(db, world.admin.actor, held.given.job_id, Pause())
     await steering.resume(db, world.admin.actor, held.given.job_id, Resumption())
-    told = await held.write(StepWrite(status=JobStatus.PAUSED, events=[("status", {"status": "PAUSED"})]))
+    told = await held.write(StepWrite(status=JobStatus.PAUSED, events=[("status", {"status": "PAUSED"}), STOPPED]))
     assert told is not None
     assert told.status is JobStatus.RUNNING
+    assert "session_paused" not in [kind for kind, _ in await events(admin, held)]
     row = await job(admin, held)
     assert (row["status"], row["holds"], row["worker_id"]) == ("RUNNING", [], None)
     assert (await events(admin, held))[-1] == ("status", {"status": "RUNNING"})
@@ -419,10 +423,16 @@ async def test_a_cancel_that_comes_before_a_long_wait_is_not_forgotten(
     receipt = await steering.cancel(db, world.admin.actor, held.given.job_id, Cancellation(reason="stop"))
     assert receipt.pending
     told = await held.write(
-        StepWrite(status=status, hold="code_changed" if status is JobStatus.PAUSED else None, delay_seconds=9999)
+        StepWrite(
+            status=status,
+            hold="code_changed" if status is JobStatus.PAUSED else None,
+            delay_seconds=9999,
+            events=[STOPPED],
+        )
     )
     assert told is not None
     assert told.status is JobStatus.CANCELLED
+    assert "session_paused" not in [kind for kind, _ in await events(admin, held)], "it is over"
     row = await job(admin, held)
     assert (row["status"], row["holds"], row["runnable_at"], row["error_message"]) == (
         "CANCELLED", [], None, "stop",

@@ -21,7 +21,7 @@ from cortex_plane.main.databases import open_database
 from cortex_plane.main.settings import Settings
 from cortex_plane.tenancy.model.access import SecretKind
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections, keys
+from cortex_plane.tenancy.verbs import keys, links
 from cortex_plane.tenancy.verbs.access import new_secret
 from tests.conftest import Urls, _application
 from tests.fixtures.approvals import Shipping, waiting
@@ -160,7 +160,7 @@ async def test_processes_that_start_at_once_convert_each_row_once(
 async def test_a_new_master_key_logs_nobody_out(http: httpx.AsyncClient, world: World, urls: Urls) -> None:
     grace = await world.person(Role.APPROVER, name="Grace")
     visitor = await Visitor.log_in(http, world, grace)
-    code = (await connections.issue_link_code(world.db, grace.actor)).code
+    code = (await links.issue_link_code(world.db, grace.actor)).code
     await begin_rotation(world.db, Vault(bytes.fromhex(MASTER_KEY)), NEW, 3)
     state = _application().state
     renewed = await Database.open(urls.app, max_size=2, vault=NEW)

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs import links
 from tests.conftest import Urls
 from tests.fixtures.approvals import Shipping, waiting
 from tests.fixtures.credentials import token_for
@@ -83,7 +83,7 @@ async def with_everything(http: httpx.AsyncClient, world: World) -> Person:
     await token_for(world, approval.id, maria.actor)
     await Visitor.log_in(http, world, maria)
     await http.post("/v1/me/login-links", headers=maria.headers)
-    await connections.issue_link_code(world.db, maria.actor)
+    await links.issue_link_code(world.db, maria.actor)
     await code_for(http, world, str(maria.member_id))
     return maria
 

@@ -14,7 +14,7 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Grantable, secret_digest
 from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import MemberDraft, Role
-from cortex_plane.tenancy.verbs import connections, frame, orgs
+from cortex_plane.tenancy.verbs import frame, links, orgs
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World, with_key
 from tests.fixtures.servers import CREDENTIAL_KEY
@@ -44,9 +44,9 @@ async def enrolled(http: httpx.AsyncClient, world: World, member: str, by: Perso
 
 async def prove_channel(world: World, person: Person, sender: str = "4711") -> Mapping:
     """They read a code here, and type it in a chat."""
-    code = await connections.issue_link_code(world.db, person.actor)
+    code = await links.issue_link_code(world.db, person.actor)
     draft = LinkDraft(code=code.code, external_user_id=sender)
-    return await connections.redeem_link_code(world.db, world.service.actor, world.connection.id, draft)
+    return await links.redeem_link_code(world.db, world.service.actor, world.connection.id, draft)
 
 
 @pytest.mark.proves("D.463")

@@ -17,7 +17,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import Meters, metered
 from cortex_plane.tenancy.model.access import Grantable, SecretKind
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs import links
 from cortex_plane.tenancy.verbs.access import new_secret
 from tests.conftest import Urls
 from tests.fixtures.approvals import Shipping, shown, waiting
@@ -200,7 +200,7 @@ async def test_a_code_for_a_channel_that_was_changed_links_nobody(
     http: httpx.AsyncClient, world: World, app: asyncpg.Connection
 ) -> None:
     grace: Person = await world.person(Role.APPROVER, name="Grace")
-    code = (await connections.issue_link_code(world.db, grace.actor)).code
+    code = (await links.issue_link_code(world.db, grace.actor)).code
     await repoint(app, world, "identity_code", user_account_id=world.admin.member_id)
     answer = await http.post(
         f"/v1/connections/{world.connection.id}/link",

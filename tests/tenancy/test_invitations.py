@@ -29,7 +29,7 @@ from cortex_plane.tenancy.model.identities import (
     Mapping,
 )
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, logins, orgs
+from cortex_plane.tenancy.verbs import connections, links, logins, orgs
 from tests.conftest import Urls
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, with_key
@@ -432,7 +432,7 @@ async def test_a_person_has_so_many_channels_and_no_more(world: World) -> None:
         await connections.add_address(world.db, person.actor, AddressDraft(email="one@example.com"), mailing=True)
     assert raised.value.code == "too_many_channels"
     with pytest.raises(TooMany):
-        await connections.issue_link_code(world.db, person.actor)
+        await links.issue_link_code(world.db, person.actor)
 
 
 @pytest.mark.proves("D.134")

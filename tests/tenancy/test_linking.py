@@ -22,7 +22,7 @@ from cortex_plane.tenancy.model.identities import (
     shown_code,
 )
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
-from cortex_plane.tenancy.verbs import connections, orgs
+from cortex_plane.tenancy.verbs import connections, links, orgs
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World
 from tests.fixtures.rows import digests
@@ -32,7 +32,7 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 async def redeem(world: World, code: str, sender: str = "u-1", by: Person | None = None) -> Mapping:
     draft = LinkDraft(code=code, external_user_id=sender)
-    return await connections.redeem_link_code(world.db, (by or world.service).actor, world.connection.id, draft)
+    return await links.redeem_link_code(world.db, (by or world.service).actor, world.connection.id, draft)
 
 
 async def refused(world: World, code: str, sender: str = "u-1") -> str:
@@ -43,7 +43,7 @@ async def refused(world: World, code: str, sender: str = "u-1") -> str:
 
 
 async def code_of(world: World, person: Person) -> str:
-    return (await connections.issue_link_code(world.db, person.actor)).code
+    return (await links.issue_link_code(world.db, person.actor)).code
 
 
 async def actions(world: World) -> list[str]:
@@ -58,7 +58,7 @@ def member_of(person: Person) -> UUID:
 @pytest.mark.proves("D.135")
 async def test_a_code_makes_whoever_types_it_the_member(world: World, admin: asyncpg.Connection) -> None:
     person = await world.person(Role.APPROVER, name="Grace")
-    issued = await connections.issue_link_code(world.db, person.actor)
+    issued = await links.issue_link_code(world.db, person.actor)
     kept = await admin.fetchval("select identity_code::text from identity_code")
     assert issued.code.replace("-", "") not in kept
     mapping = await redeem(world, issued.code, "grace-on-web")
@@ -75,13 +75,15 @@ async def test_a_code_makes_whoever_types_it_the_member(world: World, admin: asy
 
 
 @pytest.mark.proves("D.135")
-async def test_a_guests_sender_becomes_the_members_and_the_guest_stays(world: World, admin: asyncpg.Connection) -> None:
+async def test_a_guests_sender_and_conversation_become_the_members_and_the_account_stays(
+    world: World, admin: asyncpg.Connection
+) -> None:
     as_guest = await world.say("Hello", "u-9")
     person = await world.person(Role.MEMBER, name="Mel")
     await redeem(world, await code_of(world, person), "u-9")
     as_member = await world.say("Hello again", "u-9")
     assert as_member.user_account_id == member_of(person)
-    assert as_member.session_id != as_guest.session_id
+    assert as_member.session_id == as_guest.session_id
     assert as_guest.user_account_id is not None
     guest = await orgs.get_member(world.db, world.admin.actor, as_guest.user_account_id)
     assert guest.roles == [Role.GUEST]
@@ -165,11 +167,11 @@ async def test_a_first_message_and_a_code_of_the_same_sender_take_turns(world: W
 async def test_only_members_have_codes_and_only_programs_redeem_them(world: World) -> None:
     for actor in (world.service.actor, (await world.person(Role.GUEST)).actor):
         with pytest.raises(Forbidden):
-            await connections.issue_link_code(world.db, actor)
+            await links.issue_link_code(world.db, actor)
     with pytest.raises(Forbidden):
         await redeem(world, "0000000000", by=world.admin)
     with pytest.raises(NotFound):
-        await connections.redeem_link_code(
+        await links.redeem_link_code(
             world.db, world.service.actor, new_id(), LinkDraft(code="0000000000", external_user_id="u")
         )
     code = await code_of(world, await world.person(Role.MEMBER))

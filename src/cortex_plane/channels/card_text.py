@@ -7,10 +7,11 @@ marked already.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus, Choice
 from cortex_plane.kernel.text import marked, span, stamp
@@ -198,24 +199,36 @@ def _outcome_lines(card: Card) -> list[CardLine]:
     return lines
 
 
-def invitation_lines(invitation: Invitation, now: datetime) -> Sequence[CardLine]:
-    left = span((invitation.expires_at - now).total_seconds())
+def short_lines(content: Invitation | Alert, now: datetime) -> Sequence[CardLine]:
+    """What is sent without buttons; its address is shown besides."""
+    if isinstance(content, Invitation):
+        left = span((content.expires_at - now).total_seconds())
+        return (
+            CardLine(label="Confirm this account", text=one_line(content.org, 200), kind=LineKind.HEADING),
+            _note(f"{one_line(content.invited_by, 200)} asks whether messages for you may come here."),
+            CardLine(label="Valid until", text=f"{left} from now", kind=LineKind.TIME, at=content.expires_at),
+        )
     return (
-        CardLine(label="Confirm this account", text=one_line(invitation.org, 200), kind=LineKind.HEADING),
-        _note(f"{one_line(invitation.invited_by, 200)} asks whether messages for you may come here."),
-        CardLine(label="Valid until", text=f"{left} from now", kind=LineKind.TIME, at=invitation.expires_at),
-    )
-
-
-def alert_lines(alert: Alert) -> Sequence[CardLine]:
-    return (
-        CardLine(label="Job failed", text=one_line(f"{alert.agent} ({alert.org})", 300), kind=LineKind.HEADING),
+        CardLine(label="Job failed", text=one_line(f"{content.agent} ({content.org})", 300), kind=LineKind.HEADING),
         _note("Its checkpoint cannot be trusted, so it was not resumed."),
-        _field("Job", str(alert.job_id)),
-        _field("Fault", alert.corruption_type),
-        CardLine(label="When", text="", kind=LineKind.TIME, at=alert.happened_at),
-        _quote("What was found", marked(alert.message)),
+        _field("Job", str(content.job_id)),
+        _field("Fault", content.corruption_type),
+        CardLine(label="When", text="", kind=LineKind.TIME, at=content.happened_at),
+        _quote("What was found", marked(content.message)),
     )
+
+
+def shows_whole(card: Card, fit_card: Callable[[Sequence[CardLine]], tuple[Sequence[CardLine], bool]]) -> bool:
+    """Whether a message shows all that a decision is about. ``fit_card`` cuts to what a message of the channel holds."""
+    if card.truncated or card.redacted:
+        return False
+    _, is_whole = fit_card(card_lines(card, card.requested_at))
+    return is_whole
+
+
+def concerns_every_change(card: Card, last: Mapping[str, Any]) -> bool:
+    """For channels that edit their messages, which disturbs nobody. Not a request that ended before its first message."""
+    return bool(last) or card.status is ApprovalStatus.PENDING
 
 
 def plain_text(lines: Sequence[CardLine]) -> str:

@@ -328,6 +328,8 @@ def _subject(outgoing: Outgoing) -> str:
     if isinstance(content, Invitation):
         return f"Confirm your address for {content.org}"
     if isinstance(content, Alert):
+        if content.job_id is None:
+            return f"The connection {content.connection} was disabled"
         return f"Job of {content.agent} failed: its checkpoint is corrupt"
     return f"{card_heading(content, is_first=not outgoing.earlier)}: {content.subject}"
 
@@ -398,7 +400,10 @@ def _words(outgoing: Outgoing) -> dict[str, Any]:
     if isinstance(content, Invitation):
         return {"invitation": content, "member": outgoing.target.member, "address": outgoing.target.address}
     if isinstance(content, Alert):
-        return {"alert": content}
+        return {
+            "alert": content,
+            "subject": "A job failed: its checkpoint is corrupt" if content.job_id else _subject(outgoing),
+        }
     place, deadline = urlsplit(content.url), content.deadline
     return {
         "card": content,

@@ -61,10 +61,19 @@ class VendorClient:
         resolver: Resolver | None = None,
         timeout: float = 10,
         ssl_context: ssl.SSLContext | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._allowed, self._timeout, self._ssl = allowed, timeout, ssl_context
+        self._max_connections = max_connections
         self._resolver = resolver or SystemResolver()
         self._pools: dict[str, httpcore.AsyncConnectionPool] = {}
+
+    def apart(self, max_connections: int) -> VendorClient:
+        """The same with connections of its own, for requests that take long: they hold up no others."""
+        return VendorClient(
+            self._allowed, resolver=self._resolver, timeout=self._timeout, ssl_context=self._ssl,
+            max_connections=max_connections,
+        )  # fmt: skip
 
     async def request(
         self,
@@ -118,7 +127,7 @@ class VendorClient:
         if origin not in self._pools:
             self._pools[origin] = httpcore.AsyncConnectionPool(
                 ssl_context=self._context() if scheme == "https" else None,
-                max_connections=MAX_CONNECTIONS,
+                max_connections=self._max_connections,
                 keepalive_expiry=IDLE_SECONDS,
                 network_backend=_Vetting(self._allowed, self._resolver),
             )

@@ -365,7 +365,7 @@ def _card_lines(details: model.ApprovalDetails) -> Iterator[str | Text]:
     if approval.rule_reason:
         yield _fact("reason", approval.rule_reason)
     for entry in approval.gate_answers:
-        cut = f" … ({entry.cut} characters)" if entry.cut else ""
+        cut = f" ({entry.cut} characters)" if entry.cut else ""
         yield _fact("answered", f"{entry.gate}: {entry.question} → {terminal.short(entry.answer, 1000)}{cut}")
     clearance = f"; clearance {approval.required_clearance}" if approval.required_clearance else ""
     yield _fact("may decide", (", ".join(approval.deciders) or "nobody") + clearance)
@@ -467,14 +467,11 @@ def _deadline(approval: model.Approval, now: datetime) -> str:
     if approval.deadline is None:
         return "none"
     at = approval.deadline.strftime("%Y-%m-%d %H:%M:%S UTC")
-    then = "the job fails" if approval.on_deny == "fail" else "the agent is told"
-    if approval.kind is model.ApprovalKind.CHANGE:
-        then = "nothing changes"
     seconds = int((approval.deadline - now).total_seconds())
     if approval.resolved_at is not None or seconds <= 0:
         return at
     unit = 3600 if seconds >= 7200 else 60 if seconds >= 120 else 1
-    return f"{at}, in {in_words(seconds - seconds % unit)}; then {then}"
+    return f"{at}, in {in_words(seconds - seconds % unit)}. {model.if_nobody_decides(approval)}"
 
 
 def _confirm(details: model.ApprovalDetails) -> None:
@@ -493,4 +490,5 @@ def _show_decision(receipt: model.DecisionReceipt) -> None:
     again = " (it was before)" if receipt.result == "DUPLICATE" else ""
     others = ": others are still to decide" if approval.status is model.ApprovalStatus.PENDING else ""
     where = f"job {approval.job_id}" if approval.job_id is not None else approval.target
-    say(f"{approval.tool_name} is {approval.status}{again}{others}; {where}")
+    status = "answered" if approval.status is model.ApprovalStatus.RESPONDED else approval.status.value
+    say(f"{approval.tool_name} is {status}{again}{others}; {where}")

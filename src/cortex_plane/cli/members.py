@@ -14,14 +14,14 @@ from typer import Argument, Option
 
 from cortex_plane.approvals.routes import LIST_DELEGATES
 from cortex_plane.cli import terminal
-from cortex_plane.cli.plane import home, run
+from cortex_plane.cli.plane import run
 from cortex_plane.cli.terminal import AsJson, Limit, add_command, say, show_record, show_table
 from cortex_plane.client import Client
-from cortex_plane.client.access import ACCESS_FILE, write_private
+from cortex_plane.client.access import ACCESS_FILE, plane_home, write_private
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Redemption
-from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkCode, Mapping
+from cortex_plane.tenancy.model.identities import AddressDraft, InvitationDraft, Invited, LinkClaim, LinkCode, Mapping
 from cortex_plane.tenancy.model.orgs import Absence, AbsenceDraft, MemberChange, MemberDraft, Role
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def redeem_enrolment(
     redemption = Redemption(code=secret, key_name=name)
     address, new = run(lambda plane: _with_url(plane, plane.members.enrol(redemption)), without_key=True)
     terminal.print_record(new if as_json else new.key, as_json)
-    access = home() / ACCESS_FILE
+    access = plane_home() / ACCESS_FILE
     if as_json:
         return
     if new.secret is None or access.exists():
@@ -68,9 +68,12 @@ def link_channel(
     email: Annotated[str | None, Option(help="A mail address of yours, instead of a channel.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Link another channel to you: shows a code to type there. With --email, mails a link to that address."""
+    """Link another channel to you: shows a code to type there, and who typed one before. With --email, mails a link to that address."""
     if email is None:
         show_record(lambda plane: plane.identities.link_code(), as_json, _show_link_code)
+        if not as_json:
+            for claim in run(lambda plane: plane.identities.claims()):
+                _show_claim(claim)
     else:
         draft = AddressDraft(email=email)
         show_record(lambda plane: plane.identities.add_address(draft), as_json, _show_address)
@@ -83,7 +86,31 @@ def _show_address(mapping: Mapping) -> None:
 
 def _show_link_code(code: LinkCode) -> None:
     terminal.print_line(code.code)
-    say(f"type it on the other channel; works once, until {code.expires_at.astimezone():%H:%M:%S}")
+    say(f"type it on the other channel, in a private chat; works once, until {code.expires_at.astimezone():%H:%M:%S}")
+
+
+def _show_claim(claim: LinkClaim) -> None:
+    say(
+        f"\n{claim.name} ({claim.channel_user_id}) on {claim.channel_type}, {claim.connection}, had a code of yours. If it was you:"
+    )
+    say(f"  cortex user confirm {claim.id}")
+    say(f"If not: cortex user refuse {claim.id}")
+
+
+add_command(user_app, "claims", routes.LIST_LINK_CLAIMS, "Who typed a code of yours and waits for you to confirm it.")
+add_command(
+    user_app,
+    "confirm",
+    routes.CONFIRM_LINK_CLAIM,
+    "It was you who typed the code there: what you write there is yours from now on.",
+)
+
+
+@user_app.command("refuse")
+def refuse_link(mapping_id: UUID) -> None:
+    """It was somebody else who typed your code: nothing is linked."""
+    run(lambda plane: plane.identities.refuse(mapping_id))
+    say("refused")
 
 
 add_command(

@@ -8,12 +8,10 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from cortex_plane.client.access import HOME
 from cortex_plane.kernel import errors
 from cortex_plane.kernel.errors import CortexError, InvalidInput, extra
 
@@ -37,11 +35,6 @@ EXIT_CODES: dict[type[CortexError], int] = {
 }
 
 
-def home() -> Path:
-    """The plane's directory. It is the one setting that commands over the API read."""
-    return Path(os.environ.get("CORTEX_HOME") or HOME)
-
-
 @contextmanager
 def importing() -> Iterator[None]:
     """Around imports: none of it is garbage, and the collector never looks at it again."""
@@ -63,7 +56,7 @@ def run(work: Callable[[Client], Awaitable[T]], *, without_key: bool = False) ->
     client = Client.without_key if without_key else Client.here
 
     async def with_client() -> T:
-        async with client(home()) as plane:
+        async with client() as plane:
             return await work(plane)
 
     return asyncio.run(with_client())

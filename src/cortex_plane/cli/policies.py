@@ -32,39 +32,39 @@ File = Annotated[Path, Argument(exists=True, dir_okay=False, allow_dash=True, he
 DryRun = Annotated[bool, Option("--dry-run", help="Only say what would change.")]
 Merge = Annotated[bool, Option("--merge", help="Keep the policies that are not in the file.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Remove the policies that are not in the file without asking.")]
+Note = Annotated[str | None, Option(help="For the audit trail.")]
 Expect = Annotated[int | None, Option(min=0, help="Refuse if another version holds by now.")]
 Apply = Callable[[Client, versions.PolicyFile], Awaitable[versions.Applied]]
 ReadVersion = Callable[[Client], Awaitable[int]]
 
 
-@policy_app.command("apply")
-def apply_policies(
-    file: File,
-    dry_run: DryRun = False,
-    merge: Merge = False,
-    yes: Yes = False,
-    note: Annotated[str | None, Option(help="For the audit trail.")] = None,
-    expect: Expect = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make the org's policies those of a file. What is not in the file is gone, after a question; every version is kept."""
-
-    async def read_version(plane: Client) -> int:
-        return (await plane.policies.get()).version
-
-    draft = versions.PolicyFile(
-        text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
-    )
-    _apply(draft, lambda plane, draft: plane.policies.apply(draft), read_version, file, yes, as_json)
+def _add_apply(app: typer.Typer, apply: Apply, read_version: ReadVersion, about: str) -> None:
+    @app.command("apply", help=about)
+    def apply_policies(
+        file: File,
+        dry_run: DryRun = False,
+        merge: Merge = False,
+        yes: Yes = False,
+        note: Note = None,
+        expect: Expect = None,
+        as_json: AsJson = False,
+    ) -> None:
+        text = terminal.read_text(file)
+        draft = versions.PolicyFile(text=text, dry_run=dry_run, note=note, expected_version=expect, merge=merge)
+        if not (dry_run or merge or yes):
+            can_ask = str(file) != "-" and sys.stdin.isatty()
+            draft = _confirm_removal(draft, apply, read_version, can_ask=can_ask)
+        show_record(lambda plane: apply(plane, draft), as_json, _show_applied)
 
 
-def _apply(
-    draft: versions.PolicyFile, apply: Apply, read_version: ReadVersion, file: Path, yes: bool, as_json: bool
-) -> None:
-    if not (draft.dry_run or draft.merge or yes):
-        can_ask = str(file) != "-" and sys.stdin.isatty()
-        draft = _confirm_removal(draft, apply, read_version, can_ask=can_ask)
-    show_record(lambda plane: apply(plane, draft), as_json, _show_applied)
+async def _org_version(plane: Client) -> int:
+    return (await plane.policies.get()).version
+
+
+_add_apply(
+    policy_app, lambda plane, draft: plane.policies.apply(draft), _org_version,
+    "Make the org's policies those of a file. What is not in the file is gone, after a question; every version is kept.",
+)  # fmt: skip
 
 
 def _confirm_removal(
@@ -165,25 +165,14 @@ platform_policy_app = typer.Typer(no_args_is_help=True, help="The policies that 
 platform_app.add_typer(platform_policy_app, name="policy")
 
 
-@platform_policy_app.command("apply")
-def apply_platform_policies(
-    file: File,
-    dry_run: DryRun = False,
-    merge: Merge = False,
-    yes: Yes = False,
-    note: Annotated[str | None, Option(help="For the audit trail of every org.")] = None,
-    expect: Expect = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make the platform's policies those of a file. What is not in the file is gone in every org, after a question."""
+async def _platform_version(plane: Client) -> int:
+    return (await plane.platform.get_policies()).version
 
-    async def read_version(plane: Client) -> int:
-        return (await plane.platform.get_policies()).version
 
-    draft = versions.PolicyFile(
-        text=terminal.read_text(file), dry_run=dry_run, note=note, expected_version=expect, merge=merge
-    )
-    _apply(draft, lambda plane, draft: plane.platform.apply_policies(draft), read_version, file, yes, as_json)
+_add_apply(
+    platform_policy_app, lambda plane, draft: plane.platform.apply_policies(draft), _platform_version,
+    "Make the platform's policies those of a file. What is not in the file is gone in every org, after a question.",
+)  # fmt: skip
 
 
 @platform_policy_app.command("show")

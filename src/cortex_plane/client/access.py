@@ -11,13 +11,23 @@ HOME = Path(".cortex")
 ACCESS_FILE = "access.json"
 
 
+def plane_home() -> Path:
+    """The plane's directory: CORTEX_HOME, else `.cortex` in this folder."""
+    return Path(os.environ.get("CORTEX_HOME") or HOME)
+
+
 def read_access(home: Path) -> dict[str, str]:
     """The ``url`` and ``key`` that `cortex up` wrote down; empty when there are none."""
+    return read_private(home / ACCESS_FILE)
+
+
+def read_private(path: Path) -> dict[str, str]:
+    """What `write_private` wrote; empty where nothing can be read."""
     try:
-        access: dict[str, str] = json.loads((home / ACCESS_FILE).read_text())
+        content: dict[str, str] = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return access
+    return content
 
 
 def write_private(path: Path, content: dict[str, object]) -> None:

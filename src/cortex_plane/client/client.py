@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import httpx
 
 from cortex_plane.agents.model.tools import OnUncertain
-from cortex_plane.client.access import ACCESS_FILE, HOME, read_access
+from cortex_plane.client.access import ACCESS_FILE, plane_home, read_access
 from cortex_plane.client.transport import Plane, Transport
 from cortex_plane.kernel.errors import Unavailable
 from cortex_plane.kernel.fields import Risk
@@ -84,8 +84,9 @@ class Client:
         self.transport = Transport(self._address, timeout)
 
     @classmethod
-    def here(cls, home: Path = HOME) -> Self:
-        """A client of the plane that `cortex up` started in this folder, or of CORTEX_URL with CORTEX_KEY."""
+    def here(cls, home: Path | None = None) -> Self:
+        """A client of the plane that `cortex up` started in this folder (or CORTEX_HOME), or of CORTEX_URL with CORTEX_KEY."""
+        home = home or plane_home()
         access = read_access(home)
         url = os.environ.get("CORTEX_URL") or access.get("url")
         # The stored key is for the stored address: it must not travel to another one.
@@ -98,8 +99,9 @@ class Client:
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
     @classmethod
-    def without_key(cls, home: Path = HOME) -> Self:
-        """For people with a token and no key: a client of CORTEX_URL, or of the plane in this folder."""
+    def without_key(cls, home: Path | None = None) -> Self:
+        """For people with a token and no key: a client of CORTEX_URL, or of the plane in this folder (or CORTEX_HOME)."""
+        home = home or plane_home()
         url = os.environ.get("CORTEX_URL") or read_access(home).get("url")
         if not url:
             raise Unavailable(

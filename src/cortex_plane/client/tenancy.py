@@ -150,6 +150,18 @@ class Identities(Noun):
         """A code to type on another channel."""
         return await self._plane.call(routes.CREATE_LINK_CODE)
 
+    async def claims(self) -> Sequence[identities.LinkClaim]:
+        """Who typed your code on a channel and waits for you to say that it was you."""
+        return await self._plane.all(routes.LIST_LINK_CLAIMS)
+
+    async def confirm(self, mapping_id: UUID) -> identities.Mapping:
+        """It was you who typed the code."""
+        return await self._plane.call(routes.CONFIRM_LINK_CLAIM, mapping_id)
+
+    async def refuse(self, mapping_id: UUID) -> None:
+        """It was somebody else: nothing is linked."""
+        await self._plane.call(routes.REFUSE_LINK_CLAIM, mapping_id)
+
     async def redeem(self, connection_id: UUID, draft: identities.LinkDraft) -> identities.Mapping:
         """For a channel's program: somebody typed a code. Needs a service key."""
         return await self._plane.call(routes.REDEEM_LINK_CODE, connection_id, body=draft)

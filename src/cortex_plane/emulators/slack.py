@@ -169,11 +169,13 @@ class SlackEmulator:
         self._channels.setdefault(id, _Channel(id, "directmessage", user))
         return id
 
-    def write(self, user: str, text: str, *, thread: str | None = None, **more: Any) -> SlackMessage:
-        """In the direct messages with the app. ``more``: fields of the event, such as `files`."""
+    def write(
+        self, user: str, text: str, *, thread: str | None = None, fields: Mapping[str, Any] | None = None
+    ) -> SlackMessage:
+        """In the direct messages with the app. ``fields``: more of the event, such as `files`."""
         self._users.setdefault(user, "A person")
         message = self._add(self._channels[self.direct(user)], user, html.escape(text, quote=False), thread=thread)
-        self._send_event({**self._event(message, "message"), "channel_type": "im", **more})
+        self._send_event({**self._event(message, "message"), "channel_type": "im", **(fields or {})})
         return message
 
     def mention(self, user: str, channel: str, text: str, *, thread: str | None = None) -> SlackMessage:

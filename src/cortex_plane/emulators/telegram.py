@@ -164,13 +164,19 @@ class TelegramEmulator:
         self._chats[chat] = _Chat(chat, title)
 
     def write(
-        self, user: int, text: str, *, chat: int | None = None, reply_to: int | None = None, **more: Any
+        self,
+        user: int,
+        text: str,
+        *,
+        chat: int | None = None,
+        reply_to: int | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> TelegramMessage:
-        """Somebody writes to the bot, or into a group. ``more``: fields of the message, such as `photo`."""
+        """Somebody writes to the bot, or into a group. ``fields``: more of the message, such as `photo`."""
         where = self._chat_of(user, chat)
         message = TelegramMessage(next(self._ids), where.id, user, int(self._now()), text, reply_to=reply_to)
         where.messages[message.id] = message
-        self._push({"message": {**self._message(message), **more}})
+        self._push({"message": {**self._message(message), **(fields or {})}})
         return message
 
     def reply(self, user: int, message_id: int, text: str, *, chat: int | None = None) -> TelegramMessage:

@@ -16,9 +16,10 @@ import typer
 from typer import Argument, Option
 
 from cortex_plane.cli import proof
-from cortex_plane.cli.plane import fail, home, importing, run
+from cortex_plane.cli.plane import fail, importing, run
 from cortex_plane.cli.proof import audit_app
 from cortex_plane.cli.terminal import AsJson, console, print_line, say, short
+from cortex_plane.client.access import plane_home
 from cortex_plane.kernel.errors import AlreadyExists, CortexError, InvalidInput, SetupError, extra
 from cortex_plane.proof.rules.roots import read_copies, read_times
 
@@ -398,7 +399,7 @@ def _show_acts(job_id: UUID) -> int:
     from cortex_plane.main import demo
 
     mine = [act for act in demo.acts() if act["job"] == str(job_id)]
-    say(f"what happened to the outside world ({home() / demo.FOLDER / demo.ACTS}):")
+    say(f"what happened to the outside world ({plane_home() / demo.FOLDER / demo.ACTS}):")
     for act in mine:
         print_line(f"   {short(act['act'], 50)} {short(act.get('version', act.get('ticket', '')), 100)}")
     return len([act for act in mine if act["act"] == "deploy"])

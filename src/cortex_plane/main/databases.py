@@ -12,7 +12,6 @@ knows its key.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +22,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cortex_plane.channels.root_copies import RootsAddress, RootsFile
-from cortex_plane.client.access import private_file, write_private
+from cortex_plane.client.access import private_file, read_private, write_private
 from cortex_plane.db import schema
 from cortex_plane.db.database import Database, wrong_master_key
 from cortex_plane.db.schema import migrate, require_current
@@ -140,7 +139,7 @@ def prepare(settings: Settings, urls: Urls, progress: Progress = lambda _: None)
 
 def plain_login(home: Path, admin: str) -> str:
     """The plane's own login on this server: created once, its password in a file that only its owner can read."""
-    login = _read_json(home / LOGIN_FILE)
+    login = read_private(home / LOGIN_FILE)
     name = login.get("login") or f"cortex_plane_{secrets.token_hex(4)}"
     password = login.get("password") or secrets.token_urlsafe(24)
     asyncio.run(schema.ensure_login(admin, name, password))
@@ -153,7 +152,7 @@ def plain_login(home: Path, admin: str) -> str:
 
 def running_app_url(home: Path) -> str | None:
     """The plain login's URL of the plane that runs in this directory now."""
-    plane = _read_json(home / RUNNING_FILE)
+    plane = read_private(home / RUNNING_FILE)
     try:
         os.kill(int(plane["pid"]), 0)
     except (KeyError, ValueError, OSError):
@@ -179,14 +178,6 @@ def require_home(home: Path) -> None:
             code="home_unusable",
             hint="Run from a folder that you may write to, or set CORTEX_HOME.",
         ) from error
-
-
-def _read_json(path: Path) -> dict[str, str]:
-    try:
-        content: dict[str, str] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content
 
 
 ROOTS_FILE = "roots.jsonl"

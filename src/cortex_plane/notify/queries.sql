@@ -43,8 +43,21 @@ insert into inbound_event (org_id, connection_id, event_id, body_hash) values ($
 on conflict do nothing
 
 
--- name: count_failures
-update channel_connection set failing_since = plane_now() where id = $1 and failing_since is null
+-- name: count_failure
+-- $2: how long its vendor asked to wait; null where it did not. $3: so many failures in a row are no accident; from then on everything
+-- that goes over it waits, twice as long after each further one, at first $4 and at most $5.
+update channel_connection
+set failing_since = coalesce(failing_since, plane_now()), failures = failures + 1,
+  pause_reason = case when $2::interval is not null or failures + 1 >= $3 then $6 else pause_reason end,
+  paused_until = greatest(paused_until, case
+    when $2::interval is not null then plane_now() + $2::interval
+    when failures + 1 >= $3 then plane_now() + least($4::interval * power(2, least(failures + 1 - $3, 20)), $5::interval) end)
+where id = $1
+returning paused_until - plane_now() as pause
+
+
+-- name: report_connection
+select report_connection($1, $2, $3)
 
 
 -- name: delete_prompt
@@ -53,7 +66,7 @@ delete from channel_prompt where connection_id = $1 and chat_id = $2 and message
 
 -- name: deliveries_of_approval
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -86,7 +99,7 @@ where n.id = $1 and n.connection_id = $2 and n.kind = 'approval'
 
 -- name: get_delivery
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -159,7 +172,7 @@ order by created_at desc limit 1
 
 -- name: list_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -167,6 +180,14 @@ left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
 where ($1::timestamptz is null or (n.created_at, n.id) < ($1, $2::uuid))
   and ($4::text is null or n.status = $4)
   and ($5::uuid is null or n.approval_id = $5)
+order by n.created_at desc, n.id desc
+limit $3
+
+
+-- name: list_place_cards
+-- Vendors do not tell Acme/Shop from acme/shop.
+select n.id, n.shown from notification n
+where n.connection_id = $1 and lower(n.address) = lower($2) and n.kind = 'approval' and n.mapping_id is null
 order by n.created_at desc, n.id desc
 limit $3
 
@@ -180,11 +201,17 @@ where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - in
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
 
 
+-- name: note_sender
+-- They are there: what could not be sent to them before may arrive now.
+update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 minute' or suppressed_at is not null)
+
+
 -- name: open_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
   n.mapping_id, n.desired_version, n.rendered_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
   c.name as connection, c.config, c.sealed as connection_sealed, c.disabled_at is not null as disabled,
-  m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member,
+  m.verified_at is not null as verified, m.removed_at is not null as removed, m.mac as mapping_mac, m.suppressed_reason, coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member,
   u.deactivated_at is not null as deactivated, o.name as org, o.settings -> 'redact' as redact,
   to_jsonb(a) || jsonb_build_object('programs', program_changes(a.org_id, a.id)) as approval, coalesce(d.names, '{}') as deciders, coalesce(d.decides, false) as decides,
   (select coalesce(jsonb_agg(to_jsonb(v) || jsonb_build_object('member_id', v.user_account_id) order by v.created_at), '[]')
@@ -222,7 +249,7 @@ where n.lane = $2 and n.id = f.id
 -- name: record_accepted
 -- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
 select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward') as member, n.attempts, r.session_id, r.job_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.attempts, r.session_id, r.job_id,
   case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
 from notification n
 left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id

@@ -21,6 +21,9 @@ SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""
 LONGEST_WAIT_SECONDS = 24 * 3600.0
 """Nobody may put us off for longer."""
+BREAKER_FAILURES = 5
+"""So many tries of a connection that fail in a row pause it."""
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
 ANY_VERSION = 2**31 - 1
 """Nothing is newer: what a message would have shown is not known."""
 OUTCOME_IS_NEWS = timedelta(hours=24)

@@ -23,9 +23,21 @@ from cortex_plane.kernel.documents import (
 )
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import split_ref
-from cortex_plane.kernel.shapes import Amount, Duration, Field, Flag, ListOf, OneOf, Reading, Record, Text, UnreadNode
+from cortex_plane.kernel.shapes import (
+    Amount,
+    Duration,
+    Field,
+    Flag,
+    ListOf,
+    OneOf,
+    Reading,
+    Record,
+    Shape,
+    Text,
+    UnreadNode,
+)
+from cortex_plane.policies.model import places, versions
 from cortex_plane.policies.model import policies as policy_model
-from cortex_plane.policies.model import versions
 from cortex_plane.policies.rules.engine import LevelIndex
 from cortex_plane.policies.rules.terms import ADMINS, own_term, resolve_terms
 from cortex_plane.tenancy.model.identities import KNOWN_CHANNELS
@@ -49,6 +61,38 @@ _BEFORE = Field(Duration(policy_model.MAX_TIMEOUT_SECONDS, zero=("never", "0")))
 _VOTES = Amount(1, versions.MAX_VOTES, whole=True, digits=True)
 _ROLE = OneOf(tuple(role for role in Role if role is not Role.GUEST), name="a role")
 _CHANNEL = Text(50, r"[a-z][a-z0-9_-]*", "a name in lower case, such as email or slack", name="a channel")
+_PLACE = Text(
+    places.MAX_ADDRESS, r"[^\x00-\x1f\x7f]+", "a text such as #deploys or acme/shop#12", name="a place", visible=True
+)
+_PLACE_RECORD = Record("place", "a place", {
+    "connection": Field(Text(versions.MAX_NAME, r"[^:\x00-\x1f\x7f]+", "the name of a connection, without a colon", visible=True)),
+    "place": Field(_PLACE),
+})  # fmt: skip
+
+
+class _ChannelOrPlace(Shape):
+    """`email`, `{slack: "#deploys"}` or `{slack: {connection: NAME, place: "#deploys"}}`."""
+
+    def read(self, node: Node, key: str, reading: Reading) -> str | None:
+        if not isinstance(node, MappingNode):
+            return _CHANNEL.read(node, key, reading)
+        if len(node.items) != 1:
+            return reading.fault(node.line, 'a place must have one channel: {slack: "#deploys"}.')
+        ((channel, inner),) = node.items.items()
+        if channel not in places.PLACE_CHANNELS:
+            known = ", ".join(places.PLACE_CHANNELS)
+            return reading.fault(node.line, f"`{channel[:50]}` has no shared places; {known} have some.")
+        if not isinstance(inner, MappingNode):
+            address = _PLACE.read(inner, key, reading)
+            return None if address is None else places.Place(channel=channel, address=address).entry
+        values = _PLACE_RECORD.read(inner, key, reading) or {}
+        if "place" not in inner.items:
+            return reading.fault(inner.line, f"this place of {channel} has no `place`.")
+        if values.get("place") is None:
+            return None
+        return places.Place(channel=channel, address=values["place"], connection=values.get("connection")).entry
+
+
 OF_APPROVALS = {
     "template": Field(OneOf(tuple(policy_model.Template))),
     "clearance": Field(Amount(0, 1000, whole=True, digits=True)),
@@ -60,7 +104,7 @@ OF_APPROVALS = {
     "quorum": _NODE,
     "escalate_before": _BEFORE,
     "escalate_to": _NODE,
-    "channels": Field(ListOf(_CHANNEL, most=MAX_LIST)),
+    "channels": Field(ListOf(_ChannelOrPlace(), most=MAX_LIST)),
     "standing": _FLAG,
 }
 """Keys of policies whose effect is requires_approval."""
@@ -154,13 +198,22 @@ def _written(row: policy_model.PolicyRow) -> dict[str, Any]:
         },
         "escalate_before": _written_time(row.escalation_seconds),
         "escalate_to": None if steps is None else [_written_approvers(step) for step in steps],
-        "channels": None if row.channels is None else list(row.channels), "standing": row.standing, "reason": row.reason,
+        "channels": None if row.channels is None else [*map(_written_channel, row.channels)], "standing": row.standing, "reason": row.reason,
     }  # fmt: skip
 
 
 def _written_approvers(approvers: policy_model.Approvers) -> dict[str, Any]:
     names = {"roles": [*map(str, approvers.roles)], "members": [*map(str, approvers.members)]}
     return ({"owner": True} if approvers.owner else {}) | {key: value for key, value in names.items() if value}
+
+
+def _written_channel(entry: str) -> str | dict[str, Any]:
+    place = places.read_place(entry)
+    if place is None:
+        return entry
+    if place.connection is None:
+        return {place.channel: place.address}
+    return {place.channel: {"connection": place.connection, "place": place.address}}
 
 
 def _written_time(seconds: int | None) -> str | None:
@@ -341,6 +394,8 @@ class _Reader:
                         item.lines[key], f"`{key}` is for policies whose effect is requires_approval, not {effect}."
                     )
         timeout = own_term(row, "timeout_seconds")
+        if places.count_places(row.channels or ()) > places.MAX_PLACES:
+            self._fault(item.lines["channels"], f"`channels` names more than {places.MAX_PLACES} places.")
         for key, seconds in (("remind_before", row.reminder_seconds), ("escalate_before", row.escalation_seconds)):
             if timeout is not None and seconds and seconds >= timeout:
                 self._fault(item.lines[key], f"`{key}` must be shorter than the time for the decision.")
@@ -519,7 +574,7 @@ def _of_approvals(
         yield f"{alone} alone may decide this, and not what they asked for themselves."
     if terms.quorum.votes > 1 and _voters(terms, people)[0] < terms.quorum.votes:
         yield f"its quorum of {terms.quorum.votes} votes can only be met where a session has no owner."
-    for channel in row.channels or ():
+    for channel in dict.fromkeys(map(places.channel_of, row.channels or ())):
         if channel not in KNOWN_CHANNELS:
             yield f"there is no channel `{channel}` so far; known are {', '.join(KNOWN_CHANNELS)}."
     if row.escalate_to is not None and not (row.escalation_seconds or terms.escalation_seconds):

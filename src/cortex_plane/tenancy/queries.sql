@@ -384,9 +384,10 @@ for no key update
 
 
 -- name: list_mappings
-select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, created_at
+select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at
 from channel_mapping
 where ($1::timestamptz is null or (created_at, id) < ($1, $2::uuid)) and user_account_id = $4 and removed_at is null
+  and (verified_at is not null or asked_at is null or asked_at > (select plane_now()) - $5::interval)
 order by created_at desc, id desc
 limit $3
 
@@ -444,6 +445,48 @@ where id = $1 and suppressed_at is not null
 select pg_advisory_xact_lock(hashtextextended($1::uuid::text || ':' || $2::text, 0))
 
 
+-- name: adopt_guest
+select adopt_guest($1, $3, $4, (select c.channel_type <> 'email' from channel_connection c where c.org_id = $1 and c.id = $2))
+
+
+-- name: insert_claim
+insert into channel_mapping (org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, asked_at, mac)
+select $1, $2, c.id, $4, c.channel_type, $5, $6, plane_now(), $7
+from channel_connection c where c.org_id = $1 and c.id = $3
+
+
+-- name: renew_claim
+update channel_mapping set metadata = metadata || $2, asked_at = plane_now() where id = $1 and verified_at is null
+
+
+-- name: list_claims
+select m.id, m.connection_id, c.name as connection, m.channel_type, m.channel_user_id, m.metadata ->> 'name' as name, m.asked_at,
+  m.asked_at + $2::interval as expires_at
+from channel_mapping m join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id
+where m.user_account_id = $1 and m.removed_at is null and m.verified_at is null
+  and m.asked_at > (select plane_now()) - $2::interval
+order by m.asked_at desc, m.id
+limit 100
+
+
+-- name: end_claim
+update channel_mapping set removed_at = plane_now()
+where id = $1 and user_account_id = $2 and verified_at is null and asked_at is not null and removed_at is null
+returning id
+
+
+-- name: note_use
+-- At most once an hour, so that a message costs no write of its own.
+update channel_mapping set last_used_at = plane_now()
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour')
+
+
+-- name: note_inbound
+-- At most once a minute, for the same reason.
+update channel_connection set last_inbound_at = plane_now()
+where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
+
+
 -- name: claims
 -- Whoever says, or has proven, that this address is theirs.
 select m.id, m.user_account_id, m.verified_at, u.display_name, u.deactivated_at, u.roles = '{guest}' as is_guest,
@@ -459,7 +502,10 @@ where n.org_id = $1 and n.created_at > (select plane_now()) - interval '1 hour' 
 
 
 -- name: count_mappings
-select count(*) from channel_mapping where user_account_id = $1 and removed_at is null
+-- A claim that nobody confirmed in time takes no place.
+select count(*) from channel_mapping
+where user_account_id = $1 and removed_at is null
+  and (verified_at is not null or asked_at is null or asked_at > (select plane_now()) - $2::interval)
 
 
 -- name: email_connection
@@ -486,7 +532,7 @@ delete from identity_guess where org_id = $1 and connection_id = $2 and forget_a
 
 
 -- name: get_mapping
-select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, created_at
+select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at
 from channel_mapping
 where id = $1 and removed_at is null
 

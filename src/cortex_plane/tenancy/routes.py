@@ -131,6 +131,18 @@ ADD_OWN_ADDRESS = Route(
 """An address of your own. It counts once you have opened the link that is mailed to it, logged in as yourself."""
 CREATE_LINK_CODE = Route("POST /v1/me/link-codes", identities.LinkCode, status=201, tag="identities")
 """A code that links another channel to you: type it there within ten minutes."""
+LIST_LINK_CLAIMS = ListRoute(
+    "GET /v1/me/link-claims",
+    identities.LinkClaim,
+    query=None,
+    tag="identities",
+    columns="id channel_type connection name channel_user_id expires_at",
+)
+"""Who typed your code on a channel and waits for you to say that it was you."""
+CONFIRM_LINK_CLAIM = Route("POST /v1/me/link-claims/{mapping_id}/confirm", identities.Mapping, tag="identities")
+"""It was you: what you write there is yours from now on."""
+REFUSE_LINK_CLAIM = Route("POST /v1/me/link-claims/{mapping_id}/refuse", NoneType, status=204, tag="identities")
+"""It was not you: nothing is linked."""
 REDEEM_LINK_CODE = Route(
     "POST /v1/connections/{connection_id}/link",
     identities.Mapping,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.db.database import Database, Queries, Row, Transaction, after, one, page
+from cortex_plane.db.database import Database, Queries, Row, Transaction, after, many, one, page
 from cortex_plane.db.vault import Vault
 from cortex_plane.kernel.fields import parse, split_ref
 from cortex_plane.kernel.ids import IdempotencyKey
@@ -21,7 +21,15 @@ from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify.model.channels import ConnectionIdentity
 from cortex_plane.tenancy.model import access
 from cortex_plane.tenancy.model.access import Actor, CredentialKey, Key, MacKind, ModelKey
-from cortex_plane.tenancy.model.identities import AddressVerification, Claim, Connection, Mapping, Purpose
+from cortex_plane.tenancy.model.identities import (
+    CLAIM_LIFE,
+    AddressVerification,
+    Claim,
+    Connection,
+    LinkClaim,
+    Mapping,
+    Purpose,
+)
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Role, Team
 
 queries = Queries("tenancy")
@@ -481,12 +489,23 @@ async def insert_mapping(
     )
 
 
+async def insert_claim(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str, name: str) -> None:
+    """A sender who had the member's code; nothing is theirs before the member confirms it."""
+    mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=False)
+    metadata = {"purpose": Purpose.SENDER, "name": name}
+    await tx.rows(queries.insert_claim, tx.org, id, connection_id, member_id, sender, metadata, mac)
+
+
+async def list_claims(tx: Transaction, member_id: UUID) -> list[LinkClaim]:
+    return many(LinkClaim, await tx.rows(queries.list_claims, member_id, CLAIM_LIFE))
+
+
 async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:
     return one(Mapping, await tx.row(queries.get_mapping, id))
 
 
 async def list_mappings(tx: Transaction, user_account_id: UUID, position: After, limit: int) -> Page[Mapping]:
-    rows = await tx.rows(queries.list_mappings, *after(position), limit + 1, user_account_id)
+    rows = await tx.rows(queries.list_mappings, *after(position), limit + 1, user_account_id, CLAIM_LIFE)
     return page(Mapping, rows, limit)
 
 

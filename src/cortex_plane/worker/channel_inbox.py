@@ -46,6 +46,7 @@ class ChannelInbox:
         self._concurrency, self._poll = concurrency, poll_seconds
         self._stored = asyncio.Event()
         self._busy: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[bool] | None = None
         self._leaving = False
 
     def wake(self) -> None:
@@ -56,11 +57,15 @@ class ChannelInbox:
         try:
             while True:
                 self._stored.clear()
-                is_more = await self._look()
+                # Cancelled halfway, a look could take events that this process never hears of.
+                self._looking = asyncio.create_task(self._look())
+                is_more = await asyncio.shield(self._looking)
                 if not is_more or len(self._busy) >= self._concurrency:
                     await self._rest()
         finally:
             self._leaving = True
+            if self._looking is not None:
+                await asyncio.wait([self._looking])
             if self._busy:
                 _, late = await asyncio.wait(self._busy, timeout=LEAVING_SECONDS)
                 for task in late:
@@ -137,7 +142,7 @@ class ChannelInbox:
             return await self._later(lane, event, f"It took longer than {HANDLE_SECONDS:g} seconds.", None)
         except Exception as error:
             # A defect of ours, or of a channel: loud, and tried again in case it was neither.
-            log.exception("event not handled", channel=event.channel.channel_type, event=event.event_id)
+            log.exception("event not handled", channel=event.channel.channel_type, event_id=event.event_id)
             return await self._later(lane, event, f"The event could not be handled: {type(error).__name__}.", None)
         await channel_events.settle_event(self._db, lane, seq)
         return True
@@ -145,5 +150,5 @@ class ChannelInbox:
     async def _later(self, lane: EventLane, event: StoredEvent, error: str, least: float | None) -> bool:
         """True where it was given up: then what comes after it may go on."""
         is_waiting = await channel_events.postpone_event(self._db, lane, event, error, least)
-        log.warning("event not handled yet" if is_waiting else "event given up", event=event.event_id, error=error)
+        log.warning("event not handled yet" if is_waiting else "event given up", event_id=event.event_id, error=error)
         return not is_waiting

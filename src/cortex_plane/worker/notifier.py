@@ -20,7 +20,9 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
+from cortex_plane.notify.model.channels import ChannelTraits
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
+from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import deliveries, outbox
 from cortex_plane.notify.verbs.channel_port import ChannelPort
@@ -28,6 +30,7 @@ from cortex_plane.notify.verbs.deliveries import Delivered, DeliveryRecord
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
+from cortex_plane.worker.pacing import Pacing
 
 log = structlog.get_logger()
 
@@ -75,6 +78,7 @@ class Notifier:
         """By org, while it is written down what was sent: what goes with the next commit."""
         self._writing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
+        self._pacing = Pacing()
         self._leaving = False
         self._look_seconds = 0.0
         """How long the last look took that found nothing."""
@@ -186,7 +190,7 @@ class Notifier:
                     return await self._record_failure(lane, ids, actor, error, message)
             # Where there is nothing to say nothing is begun: it is written down in its turn.
             following = behind if behind is not None and behind.outgoing is not None else None
-            goes_on = behind is not None and not self._leaving and ticks() < ends
+            goes_on = behind is not None and not self._leaving and ticks() < ends and not self._is_paused(message)
             delivered = Delivered(lane=lane, message=message, receipt=receipt, following=following if goes_on else None)
             try:
                 record = await self._record(actor, delivered)
@@ -244,7 +248,15 @@ class Notifier:
                     result.set_result(record)
         del self._sent[actor.org_id]
 
+    def _is_paused(self, message: Prepared) -> bool:
+        return message.outgoing is not None and self._pacing.is_paused(message.outgoing.target.connection_id, ticks())
+
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
+        traits: ChannelTraits | None = getattr(channel, "traits", None)
+        if traits is not None:
+            target = outgoing.target
+            pace = {"per_second": traits.per_second, "chat_seconds": traits.chat_seconds}
+            await asyncio.sleep(self._pacing.reserve(target.connection_id, target.address, ticks(), **pace))
         try:
             async with asyncio.timeout(self._send_seconds):
                 return await channel.send(outgoing)
@@ -268,6 +280,8 @@ class Notifier:
         """Of the first of ``ids``."""
         channel = self._channels[message.channel_type] if message is not None else None
         schedule = outbox.schedule_of(channel)
+        if message is not None and message.outgoing is not None:
+            self._pause(message.outgoing.target.connection_id, error)
         outcome = await deliveries.record_failed(self.db, actor, lane, ids[0], error, begun=message, schedule=schedule)
         id = ids.pop(0)
         if outcome is None:
@@ -275,7 +289,12 @@ class Notifier:
         if channel is not None:
             meters().delivered(channel.channel_type, outcome)
         log.warning("message not delivered", notification=str(id), became=outcome, error=error.message)
-        return True
+        return message is None or not self._is_paused(message)
+
+    def _pause(self, connection_id: UUID, error: TryAgain | Undeliverable) -> None:
+        """What the database tells all others, the lanes of this process that are under way must know now."""
+        if isinstance(error, TryAgain) and error.after_seconds and not error.only_chat:
+            self._pacing.pause(connection_id, ticks() + min(error.after_seconds, LONGEST_WAIT_SECONDS))
 
     async def _leave(self) -> None:
         """What is on its way may arrive; what was not begun is free for others at once."""

@@ -230,11 +230,8 @@ def is_vote(row: LockedApproval, edit: Edit | None) -> bool:
     return row.approval.self_approval and all(terms.self_approval for terms in edit.terms)
 
 
-def ends_it(row: LockedApproval, actor: Actor, decision: approval_model.ApprovalDecision, edit: Edit | None) -> bool:
-    """One no or one answer is enough, because neither lets anything run; for a yes it takes a quorum. After an edit no earlier vote
-    counts."""
-    if decision.decision is not Choice.APPROVED:
-        return True
+def ends_it(row: LockedApproval, actor: Actor, edit: Edit | None) -> bool:
+    """Whether this yes is the last one: it takes a quorum. After an edit no earlier vote counts."""
     if not is_vote(row, edit):
         return False
     if edit is None:
@@ -345,7 +342,7 @@ def decision_change(
         return end_denied(row, actor.name, decision.reason)
     if decision.decision is Choice.RESPONDED:
         return end_responded(row, actor.name, decision.answer)
-    if ends_it(row, actor, decision, edit):
+    if ends_it(row, actor, edit):
         return end_approved(row)
     own = [vote for vote in row.votes if vote.member_id == actor.user_account_id]
     if edit is None and any(set(vote.behind) <= set(row.behind) for vote in own):

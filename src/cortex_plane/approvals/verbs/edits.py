@@ -111,7 +111,7 @@ async def edit_refusal(
         code = await approvals_store.refusal_under_terms(tx, terms, approval.owner_id, approval.causes, actor)
         if code is not None:
             return describe_refusal(code, actor, terms.approvers, terms.required_clearance)
-    return None if ends_it(row, actor, decision, edit) else await _open_edit_refusal(tx, row, actor, decision, edit)
+    return None if ends_it(row, actor, edit) else await _open_edit_refusal(tx, row, actor, decision, edit)
 
 
 async def _open_edit_refusal(

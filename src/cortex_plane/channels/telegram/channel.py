@@ -35,6 +35,8 @@ from cortex_plane.notify.model.notifications import (
 )
 
 POLL_SECONDS = 25
+MOST_POLLS = 1000
+"""At a time, from this process."""
 TOAST_LIMIT = 200
 LONGEST_PAUSE = 5.0
 """Between the parts of one long reply, where Telegram asks for a pause."""
@@ -49,7 +51,6 @@ COMMANDS: Final = {
     "link": "Link this account with your account in the plane",
     "help": "What can be done here",
 }
-_PROMPT = "Reply to this message with your words."
 _NO_PREVIEW = {"is_disabled": True}
 
 
@@ -77,22 +78,20 @@ class TelegramChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient, *, poll_seconds: int = POLL_SECONDS) -> None:
-        self._client, self._api, self._poll_seconds = client, BotApi(client), poll_seconds
+        self._client, self._polls = client, client.apart(MOST_POLLS)
+        self._api, self._poll_api, self._poll_seconds = BotApi(client), BotApi(self._polls), poll_seconds
 
     async def close(self) -> None:
+        await self._polls.close()
         await self._client.close()
 
     # Cards, replies and what else is sent.
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
-        """Every change: an edit disturbs nobody. Not a request that ended before its first message."""
-        return bool(last) or card.status is ApprovalStatus.PENDING
+        return card_text.concerns_every_change(card, last)
 
     def shows_whole(self, card: Card) -> bool:
-        if card.truncated or card.redacted:
-            return False
-        _, is_whole = messages.fit_card(card_text.card_lines(card, card.requested_at))
-        return is_whole
+        return card_text.shows_whole(card, messages.fit_card)
 
     async def send(self, outgoing: Outgoing) -> Sent:
         match outgoing.content:
@@ -100,11 +99,8 @@ class TelegramChannel:
                 return await self._send_card(outgoing, card)
             case ChatReply() as reply:
                 return await self._send_reply(outgoing, reply)
-            case notify_model.Invitation() as invitation:
-                lines = card_text.invitation_lines(invitation, outgoing.timestamp)
-                return await self._send_lines(outgoing, lines, invitation.url)
-            case notify_model.Alert() as alert:
-                return await self._send_lines(outgoing, card_text.alert_lines(alert), alert.url)
+            case notify_model.Invitation() | notify_model.Alert() as notice:
+                return await self._send_lines(outgoing, card_text.short_lines(notice, outgoing.timestamp), notice.url)
         raise Undeliverable("Telegram carries requests, replies, invitations and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
@@ -241,7 +237,7 @@ class TelegramChannel:
         """Telegram forgets what is before the offset, so the next poll is what acknowledges."""
         offset = int(cursor) if cursor and re.fullmatch(r"[0-9]{1,18}", cursor) else None
         while True:
-            answer = await self._api.call(
+            answer = await self._poll_api.call(
                 target, "getUpdates", seconds=self._poll_seconds + 10, offset=offset, timeout=self._poll_seconds,
                 allowed_updates=updates.ALLOWED_UPDATES,
             )  # fmt: skip
@@ -263,7 +259,7 @@ class TelegramChannel:
             await self._write(target, event, answer.text)
             return None
         prompt = {"force_reply": True, "selective": True, "input_field_placeholder": "Your words"}
-        return await self._write(target, event, f"{answer.text}\n{_PROMPT}", reply_markup=prompt)
+        return await self._write(target, event, answer.text, reply_markup=prompt)
 
     async def _answer_press(self, target: Target, press: channels.ButtonPress, answer: channels.InboundAnswer) -> bool:
         """Ends the waiting of the button. False where the person was not shown the whole text."""

@@ -80,7 +80,7 @@ def _message(message: Mapping[str, Any], payload: Mapping[str, Any]) -> channels
     if sender is None or chat is None or "sender_chat" in message:
         return None
     text = message.get("text") or message.get("caption") or ""
-    attachments = tuple(name for name in _ATTACHMENTS if name in message)
+    attachments = tuple(_name(message[kind], kind) for kind in _ATTACHMENTS if kind in message)
     if not isinstance(text, str) or not (text or attachments):
         return None
     earlier = message.get("reply_to_message")
@@ -98,6 +98,11 @@ def _message(message: Mapping[str, Any], payload: Mapping[str, Any]) -> channels
         reply_to=reply_to,
         attachments=attachments,
     )
+
+
+def _name(attachment: Any, kind: str) -> str:
+    name = attachment.get("file_name") if isinstance(attachment, dict) else None
+    return one_line(name, LONGEST_NAME) if isinstance(name, str) and name else kind
 
 
 def _for_bot(text: str, username: str, *, is_private: bool) -> str | None:

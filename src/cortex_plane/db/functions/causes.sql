@@ -1,9 +1,10 @@
--- Whom an identity stands for: a person, or whoever made the key of a program. Null where that is not known.
+-- Whom an identity stands for: a person (the member whom a guest turned out to be), or whoever made the key of a program. Null where
+-- that is not known.
 create or replace function person_behind(p_org uuid, p_identity uuid) returns uuid
   language plpgsql stable set search_path = public, pg_temp as $$
 begin
   return coalesce(
-    (select u.id from user_account u where u.org_id = p_org and u.id = p_identity),
+    (select coalesce(u.became, u.id) from user_account u where u.org_id = p_org and u.id = p_identity),
     (select coalesce(k.user_account_id, k.owner_id) from api_key k where k.org_id = p_org and k.id = p_identity));
 end
 $$;

@@ -5,6 +5,11 @@ create or replace function deliverable_channels() returns text[]
   language sql immutable parallel safe
   return array['email', 'webhook', 'telegram', 'slack', 'discord', 'whatsapp', 'github', 'gitlab'];
 
+-- Of those, the channels on which nobody can be written to in private: people are asked there in shared places alone.
+create or replace function public_channels() returns text[]
+  language sql immutable parallel safe
+  return array['github', 'gitlab'];
+
 -- Whether an org asks for approvals over a channel: over all of them where it names none.
 create or replace function uses_channel(p_org uuid, p_channel text) returns boolean
   language sql stable set search_path = public, pg_temp as $$
@@ -13,18 +18,62 @@ create or replace function uses_channel(p_org uuid, p_channel text) returns bool
     true)
 $$;
 
+-- The shared places that the policies of a request name, as `policies/model/places.py` writes them: each gets one message, over the
+-- connection that is named, or over the only one of its channel. Where there is no such connection the request says so, once.
+create or replace function notify_places(p_org uuid, p_approval uuid) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  told integer;
+begin
+  with request as (
+    select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
+  parts as (
+    select regexp_match(e.entry, '^([a-z][a-z0-9_-]*)(?:@([^:]+))?:(.+)$') as part, r.escalation_level
+    from request r cross join unnest(r.channels) e (entry)),
+  places as (
+    select p.part[1] as channel_type, p.part[3] as address, p.escalation_level as level,
+      array(select c.id from channel_connection c
+        where c.org_id = p_org and c.channel_type = p.part[1] and c.disabled_at is null
+          and (p.part[2] is null or c.name = p.part[2])
+        limit 2) as connections
+    from parts p where p.part is not null and uses_channel(p_org, p.part[1]) and p.part[1] = any (deliverable_channels())),
+  problem as (
+    insert into approval_event (org_id, approval_id, event_type, channel, payload, created_at)
+    select p_org, p_approval, 'undeliverable', p.channel_type, jsonb_build_object('member', p.address, 'reason',
+        case cardinality(p.connections) when 0 then 'There is no such connection, or it is disabled.'
+          else 'Several connections could post there, and the policy names none.' end), plane_now()
+    from places p
+    where cardinality(p.connections) <> 1 and not exists (
+      select from approval_event e
+      where e.org_id = p_org and e.approval_id = p_approval and e.event_type = 'undeliverable' and e.channel = p.channel_type
+        and e.payload ->> 'member' = p.address))
+  insert into notification (org_id, id, kind, approval_id, connection_id, channel_type, address, data, next_attempt_at, created_at)
+  select p_org, new_id(), 'approval', p_approval, p.connections[1], p.channel_type, p.address,
+    jsonb_build_object('level', p.level, 'place', p.address), t.at, t.at
+  from (select plane_now() as at) t cross join places p where cardinality(p.connections) = 1
+  on conflict (org_id, approval_id, connection_id, address) where kind = 'approval' and mapping_id is null do nothing;
+  get diagnostics told = row_count;
+  return told;
+end
+$$;
+
 -- Everybody who may decide a request now is told on every address that they proved, once. At most a hundred people, first
 -- whose session it is, then whom it names.
 create or replace function notify_approvers(p_org uuid, p_approval uuid) returns integer
   language plpgsql set search_path = public, pg_temp as $$
 declare
   told integer;
+  posted integer := 0;
 begin
+  if exists (select from approval_request r, unnest(r.channels) e (entry)
+    where r.org_id = p_org and r.id = p_approval and strpos(e.entry, ':') > 0) then
+    posted := notify_places(p_org, p_approval);
+  end if;
   -- Most orgs have no such channel: they pay one look for it.
   if not exists (
     select from channel_connection c
     where c.org_id = p_org and c.disabled_at is null and c.channel_type = any (deliverable_channels())) then
-    return 0;
+    return posted;
   end if;
   with request as (
     select r.* from approval_request r where r.org_id = p_org and r.id = p_approval and r.status = 'pending'),
@@ -38,7 +87,7 @@ begin
     join channel_mapping m on m.org_id = p_org and m.user_account_id = d.id
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-      and c.channel_type = any (deliverable_channels())
+      and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
       and (r.channels is null or c.channel_type = any (r.channels)) and uses_channel(p_org, c.channel_type)),
   people as (
     select w.member_id,
@@ -51,7 +100,7 @@ begin
   from (select plane_now() as at) t cross join ways w join people p on p.member_id = w.member_id and p.place <= 100
   on conflict (org_id, approval_id, mapping_id) where approval_id is not null do nothing;
   get diagnostics told = row_count;
-  return told;
+  return told + posted;
 end
 $$;
 
@@ -66,7 +115,8 @@ begin
   with way as (
     select m.* from channel_mapping m join channel_connection c on c.org_id = p_org and c.id = m.connection_id
     where m.org_id = p_org and m.id = p_mapping and m.verified_at is not null and m.suppressed_at is null
-      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and uses_channel(p_org, c.channel_type)),
+      and c.disabled_at is null and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
+      and uses_channel(p_org, c.channel_type)),
   open as (
     select r.id, r.channels, r.escalation_level from approval_request r
     where r.org_id = p_org and r.status = 'pending' and exists (select from way)
@@ -101,9 +151,9 @@ create or replace function raise_notifications(p_org uuid, p_approval uuid) retu
     attempts = case when n.status = 'dead' then 0 else n.attempts end,
     next_attempt_at = least(n.next_attempt_at, (select plane_now()))
   where n.org_id = p_org and n.approval_id = p_approval and n.call_id is null
-    and (n.status <> 'dead' or n.sent_at is not null and exists (
+    and (n.status <> 'dead' or n.sent_at is not null and (n.mapping_id is null or exists (
       select from channel_mapping m
-      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null))
+      where m.org_id = p_org and m.id = n.mapping_id and m.verified_at is not null and m.suppressed_at is null)))
 $$;
 
 create or replace function approval_changed() returns trigger
@@ -139,7 +189,7 @@ create or replace trigger approval_voted after insert on approval_vote
 -- turns (the caller names the one that was served last, and those that have their share already), and give up to p_per_org
 -- lanes in a turn; within an org it begins anywhere, so that nobody is always last. Two notifiers never have one lane: whoever
 -- takes from it holds its lock until commit, and looks again whether somebody took from it before. p_channels are those that
--- the notifier can speak; what is for others waits.
+-- the notifier can speak; what is for others waits, and so does what goes over a connection that is paused.
 create or replace function claim_notifications(
   p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer,
   p_lease interval)
@@ -157,10 +207,13 @@ declare
   next_lane record;
   wanted integer := p_lanes;
   left_here integer;
+  paused uuid[];
 begin
   if not exists (select from notification n where n.next_attempt_at <= due) then
     return;
   end if;
+  -- Few, and read once: nothing is looked up for each lane.
+  paused := array(select c.id from channel_connection c where c.paused_until > due);
   loop
     exit when wanted = 0;
     select n.org_id as id, n.next_attempt_at as earliest into next_org from notification n
@@ -179,7 +232,7 @@ begin
     round := false;
     while left_here > 0 loop
       select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane and n.connection_id <> all (paused)
       order by n.lane, n.next_attempt_at limit 1;
       if not found or (round and next_lane.lane > started) then
         exit when round;
@@ -258,11 +311,14 @@ declare
   chains uuid[] := '{}';
   jobs uuid[] := '{}';
   news uuid[] := '{}';
+  -- Connections whose last message is noted, once a minute.
+  stale uuid[] := '{}';
   the_chain uuid;
 begin
   perform set_config('app.org_id', p_org::text, true);
   for i in 1 .. cardinality(p_ids) loop
-    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null as failing into kept
+    select n.approval_id, n.connection_id, n.channel_type, c.failing_since is not null or c.failures > 0 as failing,
+      coalesce(c.last_outbound_at < at - interval '1 minute', true) as is_stale into kept
     from notification n join channel_connection c on c.org_id = p_org and c.id = n.connection_id
     where n.org_id = p_org and n.id = p_ids[i] and n.taken_by = p_claims[i];
     if not found then
@@ -281,7 +337,9 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null where c.org_id = p_org and c.id = kept.connection_id;
+        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
+          last_outbound_at = at
+        where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
       -- A connection that comes back is told so, for which it is locked.
@@ -324,6 +382,9 @@ begin
     messages := messages || p_ids[i];
     numbers := numbers || i;
     records[i] := true;
+    if p_sent[i] and kept.is_stale and not kept.failing and not kept.connection_id = any (stale) then
+      stale := stale || kept.connection_id;
+    end if;
     if p_actions[i] is not null then
       trail := trail || i;
       requests := requests || kept.approval_id;
@@ -349,6 +410,12 @@ begin
     taken_by = case when t.i is null then n.taken_by end, taken_until = case when t.i is null then n.taken_until end
   from unnest(messages, numbers) t (id, i)
   where n.org_id = p_org and n.id = any (messages) and n.id = t.id;
+  if cardinality(stale) > 0 then
+    update channel_connection c set last_outbound_at = at
+    where c.org_id = p_org and c.id in (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = any (stale)
+      order by o.id for no key update skip locked);
+  end if;
   if cardinality(news) > 0 then
     update approval_request r
     set channels_dispatched = r.channels_dispatched || array(
@@ -375,4 +442,25 @@ begin
   end loop;
   return query select * from unnest(records, starts);
 end
+$$;
+
+-- A connection was disabled because its vendor took it away: everybody who steers jobs is told on their other
+-- addresses. At most a hundred people.
+create or replace function report_connection(p_org uuid, p_connection uuid, p_reason text) returns void
+  language sql set search_path = public, pg_temp as $$
+  insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
+    next_attempt_at, created_at)
+  select p_org, new_id(), 'alert', m.connection_id, m.channel_type, m.id, u.id, m.channel_user_id,
+    jsonb_build_object('alert', 'connection_disabled', 'connection_id', b.id, 'connection', b.name, 'message', left(p_reason, 500)),
+    t.at, t.at
+  from (select plane_now() as at) t
+  join channel_connection b on b.org_id = p_org and b.id = p_connection
+  cross join lateral (
+    select p.id from user_account p
+    where p.org_id = p_org and p.deactivated_at is null and p.roles && array['operator', 'admin']
+    order by p.id limit 100) u
+  join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
+  join channel_connection c on c.org_id = p_org and c.id = m.connection_id
+  where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
+    and c.channel_type = any (deliverable_channels())
 $$;

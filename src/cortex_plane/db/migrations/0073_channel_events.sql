@@ -53,7 +53,8 @@ create table channel_chat (
   constraint fk_channel_chat_connection foreign key (org_id, connection_id) references channel_connection (org_id, id),
   constraint fk_channel_chat_agent foreign key (org_id, agent_id) references agent (org_id, id),
   constraint uq_channel_chat_person unique (org_id, connection_id, chat_id, sender_id),
-  constraint chk_channel_chat_names check (length(chat_id) between 1 and 500 and length(sender_id) between 1 and 500)
+  constraint chk_channel_chat_id check (length(chat_id) between 1 and 500),
+  constraint chk_channel_chat_sender check (length(sender_id) between 1 and 500)
 );
 alter table channel_chat add primary key (org_id, id);
 create index idx_channel_chat_agent on channel_chat (org_id, agent_id) where (agent_id is not null);

@@ -8,7 +8,7 @@ from cortex_plane.http.exchange import Binding, Exchange, Options, answer, handl
 from cortex_plane.http.lists import pages, whole
 from cortex_plane.tenancy import routes
 from cortex_plane.tenancy.model.access import Me, Permission, Redemption
-from cortex_plane.tenancy.verbs import connections, keys, logins, orgs
+from cortex_plane.tenancy.verbs import connections, keys, links, logins, orgs
 
 
 def _sends_mail(exchange: Exchange) -> Options:
@@ -77,8 +77,11 @@ BINDINGS: tuple[Binding, ...] = (
     pages(routes.LIST_OWN_MAPPINGS, connections.list_own_mappings, "own_mappings"),
     answer(routes.UNLINK_OWN_MAPPING, connections.unlink_own),
     answer(routes.ADD_OWN_ADDRESS, connections.add_address, _sends_mail),
-    answer(routes.CREATE_LINK_CODE, connections.issue_link_code),
-    answer(routes.REDEEM_LINK_CODE, connections.redeem_link_code),
+    answer(routes.CREATE_LINK_CODE, links.issue_link_code),
+    whole(routes.LIST_LINK_CLAIMS, links.list_own_claims),
+    answer(routes.CONFIRM_LINK_CLAIM, links.confirm_link),
+    answer(routes.REFUSE_LINK_CLAIM, links.refuse_link),
+    answer(routes.REDEEM_LINK_CODE, links.redeem_link_code),
     answer(routes.CREATE_ABSENCE, orgs.create_absence),
     pages(routes.LIST_ABSENCES, orgs.list_absences, "absences"),
     answer(routes.GET_ABSENCE, orgs.get_absence),

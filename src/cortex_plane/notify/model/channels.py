@@ -160,7 +160,7 @@ class InboundEvent:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ButtonPress(InboundEvent):
     data: str
-    """The ``data`` of the button."""
+    """The ``data`` of the button, or of a ``TypedButton``."""
     message_ref: str | None = None
     """The message that it stands on."""
     note: str | None = None
@@ -210,6 +210,8 @@ class ButtonAction(StrEnum):
     APPROVE = "a"
     DENY = "d"
     RESPOND = "r"
+    MORE = "m"
+    """Asks for all of a request, on a channel whose messages are short. It decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,8 +232,36 @@ class Button:
         id = base64.urlsafe_b64encode(self.notification_id.bytes).decode().rstrip("=")
         return f"c1:{self.action}:{id}:{self.version}"
 
+    @property
+    def short_id(self) -> str:
+        """For channels where people type it: eight characters, and the version after the first one, `k7q2m5xa-2`. It means something
+        only in the shared place where the notification stands."""
+        code = base64.b32encode(self.notification_id.bytes[-5:]).decode().lower()
+        return code if self.version == 1 else f"{code}-{self.version}"
 
-_BUTTON = re.compile(r"c1:([adr]):([A-Za-z0-9_-]{22}):([1-9][0-9]{0,6})")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TypedButton:
+    """A button that somebody typed as a command in a shared place. `notify/verbs/places.py` finds the one that it stands for."""
+
+    action: ButtonAction
+    short_id: str
+
+    @property
+    def data(self) -> str:
+        return f"s1:{self.action}:{self.short_id}"
+
+
+_TYPED_BUTTON = re.compile(r"s1:([adr]):([a-z2-7]{8}(?:-[1-9][0-9]{0,6})?)")
+
+
+def read_typed_button(data: str) -> TypedButton | None:
+    """None for what is no command."""
+    match = _TYPED_BUTTON.fullmatch(data)
+    return None if match is None else TypedButton(action=ButtonAction(match[1]), short_id=match[2])
+
+
+_BUTTON = re.compile(r"c1:([adrm]):([A-Za-z0-9_-]{22}):([1-9][0-9]{0,6})")
 
 
 def read_button(data: str) -> Button | None:

@@ -185,21 +185,25 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """What operators and admins are told of at once: a job failed because its checkpoint cannot be trusted."""
+    """What operators and admins are told of at once: a job failed because its checkpoint cannot be trusted, or a connection was
+    disabled because its vendor took it away."""
 
     alert: str
-    """What happened: `checkpoint_corrupt`."""
+    """What happened: `checkpoint_corrupt` or `connection_disabled`."""
     org: str
     """Its name."""
-    agent: str
-    agent_id: UUID
-    job_id: UUID
-    session_id: UUID
-    corruption_type: str
     message: str
     url: str
-    """The page of the job in the dashboard."""
+    """The page of the job, or of the connection, in the dashboard."""
     happened_at: datetime
+    agent: str = ""
+    agent_id: UUID | None = None
+    job_id: UUID | None = None
+    session_id: UUID | None = None
+    corruption_type: str = ""
+    connection: str = ""
+    """The name of the connection that was disabled."""
+    connection_id: UUID | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,9 +263,12 @@ class TryAgain(CortexError):
     code = "delivery_failed"
     http_status = 424
 
-    def __init__(self, message: str, *, after_seconds: float | None = None) -> None:
+    def __init__(self, message: str, *, after_seconds: float | None = None, only_chat: bool = False) -> None:
         super().__init__(message, hint="It is tried again by itself.")
         self.after_seconds = after_seconds
+        """How long whoever refused it asked to wait. Nothing goes over the connection until then."""
+        self.only_chat = only_chat
+        """The pause is for this chat alone: the connection goes on."""
 
 
 class Undeliverable(CortexError):

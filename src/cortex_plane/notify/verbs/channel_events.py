@@ -7,8 +7,9 @@ is renewed before each of them; what a dead process left is taken by another. Ha
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Forbidden
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent, InboundItem
-from cortex_plane.notify.model.notifications import Target, Undeliverable
+from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
@@ -39,6 +40,9 @@ REMEMBERED = timedelta(days=30)
 """How long an event is known. Nobody sends one again after that."""
 AT_A_TIME = 10_000
 MAX_ERROR = 500
+MAX_EVENT_ID = 200
+ANSWER_TRIES = 3
+"""So often somebody is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,6 @@ class StoredEvent:
     is_disabled: bool
     public_url: str
     now: datetime
-    answered: list[str] = field(default_factory=list)
-    """What its sender was shown."""
 
     @property
     def key(self) -> str:
@@ -85,14 +87,14 @@ class StoredEvent:
         self, event: InboundEvent, text: str, *, ask_for: str | None = None, is_problem: bool = False
     ) -> str | None:
         """Show something to whoever did it. Raises ``TryAgain`` where the vendor is away for now."""
-        self.answered.append(text)
+        answer = InboundAnswer(text=text, ask_for=ask_for, is_problem=is_problem)
         try:
-            return await self.channel.answer(
-                self.target, event, InboundAnswer(text=text, ask_for=ask_for, is_problem=is_problem)
-            )
-        except Undeliverable as error:
-            # They will see it elsewhere: what was done is done.
-            log.info("answer not delivered", connection=str(self.target.connection_id), error=error.message)
+            return await self.channel.answer(self.target, event, answer)
+        except (TryAgain, Undeliverable) as error:
+            # What was done is done, and is seen elsewhere: it must not keep the rest of the chat waiting.
+            if isinstance(error, TryAgain) and self.attempts < ANSWER_TRIES:
+                raise
+            log.warning("answer not delivered", connection=str(self.target.connection_id), error=error.message)
             return None
 
 
@@ -112,21 +114,25 @@ async def store_items(
     tx: Transaction, connection_id: UUID, channel: InteractiveChannel, items: Sequence[InboundItem]
 ) -> int:
     """Those that were not known yet; what says nothing to anybody is left out. Returns how many are new."""
-    rows = [(item, chat) for item in items if (chat := _chat_of(channel, item)) is not None]
+    rows = []
     await tx.rows(queries.note_inbound, connection_id)
+    for item in items:
+        payload = _storable(item.payload)
+        chat = _chat_of(channel, item.event_id, payload)
+        if chat is not None:
+            rows.append((_short_id(item.event_id), chat, payload))
     if not rows:
         return 0
-    ids, chats = [item.event_id for item, _ in rows], [chat for _, chat in rows]
-    payloads = [_storable(item.payload) for item, _ in rows]
-    return len(await tx.rows(queries.store_channel_events, tx.org, connection_id, ids, chats, payloads))
+    columns = map(list, zip(*rows, strict=True))
+    return len(await tx.rows(queries.store_channel_events, tx.org, connection_id, *columns))
 
 
-def _chat_of(channel: InteractiveChannel, item: InboundItem) -> str | None:
+def _chat_of(channel: InteractiveChannel, event_id: str, payload: Mapping[str, Any]) -> str | None:
     try:
-        event = channel.read(item.payload)
+        event = channel.read(payload)
     except Exception:
         # It is stored, and fails where failures are counted and seen.
-        log.exception("event cannot be read", channel=channel.channel_type, event=item.event_id)
+        log.exception("event cannot be read", channel=channel.channel_type, event_id=event_id)
         return ""
     if event is None:
         return None
@@ -139,12 +145,20 @@ def _storable(payload: Mapping[str, Any]) -> Any:
     return orjson.loads(text.replace(rb"\u0000", rb"\ufffd")) if rb"\u0000" in text else payload
 
 
+def _short_id(event_id: str) -> str:
+    is_plain = 1 <= len(event_id) <= MAX_EVENT_ID and "\x00" not in event_id
+    return event_id if is_plain else hashlib.sha256(event_id.encode()).hexdigest()
+
+
 async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -> Actor | None:
     """The person whose sender this is, as proven or vouched for: a member or a guest. Raises ``Forged``."""
     if source.sender.is_bot:
         return None
     mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
-    return await access.actor_for_member(tx, mapping.user_account_id, mapping.id) if mapping else None
+    if mapping is None:
+        return None
+    await tx.rows(queries.note_sender, mapping.id)
+    return await access.actor_for_member(tx, mapping.user_account_id, mapping.id)
 
 
 def unknown_person() -> Forbidden:

@@ -67,3 +67,12 @@ class InteractiveChannel(ChannelPort, Protocol):
         """Fetch what people send until cancelled, from ``cursor`` on. Only where ``traits.listens``, and only in one process for
         each connection."""
         ...
+
+
+@runtime_checkable
+class MoreChannel(InteractiveChannel, Protocol):
+    """A channel whose messages are too short for most requests: its cards have a button `More`."""
+
+    async def show_more(self, target: Target, event: channels.ButtonPress, card: Card) -> None:
+        """Send all of the card, and where it can be opened, to whoever pressed."""
+        ...

@@ -16,9 +16,10 @@ from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.chats import ChatContext, choose_agent, list_agents, open_conversation
 from cortex_plane.sessions.model.sessions import RuntimeStatus, Termination
 from cortex_plane.tenancy.model.access import Permission
-from cortex_plane.tenancy.model.identities import LinkDraft
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.model.identities import ClaimDraft
+from cortex_plane.tenancy.verbs import links
 
+MAX_NAME = 200
 HELP = """\
 Write to me, and the agent answers here. Commands:
 /new begins a new conversation
@@ -106,13 +107,16 @@ async def _link(db: Database, chat: ChatContext, code: str) -> str:
 
 
 async def link_sender(db: Database, event: StoredEvent, message: ChatMessage, code: str) -> str:
-    """Claim a sender for the member whose code it is."""
+    """Claim a sender for the member whose code it is. They confirm it where they are logged in."""
+    name = message.sender.name.strip()[:MAX_NAME] or message.sender.id
     try:
-        draft = LinkDraft(code=code[:100], external_user_id=message.sender.id)
+        draft = ClaimDraft(code=code[:100], external_user_id=message.sender.id, display_name=name)
     except ValidationError:
         raise InvalidInput("This is no code. You get one on the dashboard under Channels.") from None
-    await connections.redeem_link_code(db, event.bridge(), event.target.connection_id, draft)
-    return "This account is linked to yours."
+    mapping = await links.claim_link(db, event.bridge(), event.target.connection_id, draft)
+    if mapping.verified_at is not None:
+        return "This account is linked to yours already."
+    return f"One step is left: confirm on the dashboard, under Channels, that `{name}` is you."
 
 
 COMMANDS: dict[str, Command] = {

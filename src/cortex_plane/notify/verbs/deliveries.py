@@ -23,7 +23,7 @@ from cortex_plane.notify.store import LEASE, Lane, queries
 from cortex_plane.notify.verbs.outbox import Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
-from cortex_plane.tenancy.model.identities import Delivery, NotificationKind
+from cortex_plane.tenancy.model.identities import CHANNEL, Delivery, NotificationKind
 from cortex_plane.tenancy.verbs.frame import get_verb, read_verb, record, require_found, transaction_verb
 
 log = structlog.get_logger()
@@ -62,12 +62,9 @@ async def record_delivered(
 
 def _row(actor: Actor, delivered: Delivered) -> tuple[Any, ...]:
     message, receipt, following = delivered.message, delivered.receipt, delivered.following
-    payload = {
-        "delivery": str(message.id),
-        "member_id": str(message.member_id),
-        "member": message.member,
-        "connection": message.connection,
-    }
+    payload = {"delivery": str(message.id), "member": message.member, "connection": message.connection}
+    if message.member_id is not None:
+        payload["member_id"] = str(message.member_id)
     fact = None
     if message.first and receipt is not None and message.kind is NotificationKind.APPROVAL:
         fact = Fact.of(
@@ -109,7 +106,7 @@ async def record_failed(
                 if await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait) is None:
                     return None
                 if begun:
-                    await tx.rows(queries.count_failures, row["connection_id"])
+                    await _count_failure(tx, row["connection_id"], error, reason)
                 return "retry"
             reason = f"{given_up}: {reason}"
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
@@ -117,6 +114,17 @@ async def record_failed(
         is_gone, is_refused = (error.gone, error.address) if isinstance(error, Undeliverable) else (False, False)
         await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
     return "dead"
+
+
+async def _count_failure(tx: Transaction, connection_id: UUID, error: TryAgain, reason: str) -> None:
+    """A vendor that asks for a pause, or answers nobody, is left alone by all notifiers."""
+    asked = None
+    if error.after_seconds is not None and not error.only_chat:
+        asked = timedelta(seconds=min(error.after_seconds, delivery_rules.LONGEST_WAIT_SECONDS))
+    await tx.rows(
+        queries.count_failure, connection_id, asked, delivery_rules.BREAKER_FAILURES, delivery_rules.FIRST_PAUSE,
+        delivery_rules.LONGEST_PAUSE, reason,
+    )  # fmt: skip
 
 
 async def _give_up(
@@ -128,9 +136,9 @@ async def _give_up(
         payload["call"] = str(row["call_id"])
     elif row["kind"] == NotificationKind.NOTICE:
         payload["connection"] = str(row["connection_id"])
-    else:
+    elif row["member_id"] is not None:
         payload["member_id"] = str(row["member_id"])
-    if suppress and row["channel_type"] == "email" and row["mapping_id"] is not None:
+    if suppress and row["channel_type"] != CHANNEL and row["mapping_id"] is not None:
         mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
         payload["suppressed"] = mapping is not None
     name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
@@ -148,6 +156,7 @@ async def _give_up(
         facts.append(
             Fact.of(actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason)
         )
+        await tx.rows(queries.report_connection, tx.org, row["connection_id"], reason)
     if facts:
         await proof_store.append_to_org(tx, *facts)
 

@@ -25,6 +25,9 @@ from cortex_plane.tenancy.store import SealedConnection
 
 log = structlog.get_logger()
 
+# Of a body that is signed and is not what a channel expects.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+
 
 @dataclass(frozen=True, slots=True)
 class InboundDoor:
@@ -65,10 +68,13 @@ async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, r
         meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
         log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
         raise
-    except InvalidInput as error:
+    except (InvalidInput, *_UNREADABLE) as error:
+        if not isinstance(error, InvalidInput):
+            log.warning("event does not have the vendor's form", error=type(error).__name__)
         meters().called_back(channel.channel_type if channel else "unknown", "refused")
         log.warning("event refused", connection=str(connection_id), reason="malformed", bytes=len(request.body))
-        raise MalformedEvent(error.message) from None
+        message = error.message if isinstance(error, InvalidInput) else "This is no request of the vendor."
+        raise MalformedEvent(message) from None
     if received.items and connection.disabled_at is None:
         async with db.transaction(org_id) as tx:
             count = await channel_events.store_items(tx, connection.id, channel, received.items)

@@ -160,7 +160,10 @@ async def _prepare(
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.ALERT:
-        data = {**row["data"], "url": f"{public_url.rstrip('/')}/jobs/{row['data']['job_id']}"}
+        page = (
+            f"jobs/{row['data']['job_id']}" if "job_id" in row["data"] else f"channels/{row['data']['connection_id']}"
+        )
+        data = {**row["data"], "url": f"{public_url.rstrip('/')}/{page}"}
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.REPLY:
         content = await _reply(tx, row)
@@ -203,7 +206,8 @@ async def _card(
     # What may have been sent and was not written down is said again, whatever it says.
     unsure = row["tried_at"] is not None and row["sent_at"] is None
     is_repeated = row["data"].get("repeat", 0) > row["rendered_version"]
-    if row["decides"] and isinstance(channel, InteractiveChannel):
+    # In a shared place anybody may press, and each press is judged by who pressed.
+    if (row["decides"] or row["mapping_id"] is None) and isinstance(channel, InteractiveChannel):
         card = cards.with_buttons(card, channel, row["id"])
     if not unsure and not is_repeated and not channel.concerns(card, row["shown"]):
         return None, state
@@ -225,6 +229,8 @@ def _require_reachable(row: Row, channel: ChannelPort, approval: Approval | None
         problem = f"{row['member']} is deactivated."
     elif row["suppressed_reason"] is not None:
         problem = f"Nothing is sent to this address any more: {row['suppressed_reason']}"
+    elif row["kind"] == NotificationKind.APPROVAL and row["mapping_id"] is None:
+        pass  # a shared place: nobody in person
     elif row["kind"] in (NotificationKind.APPROVAL, NotificationKind.ALERT) and not row["verified"]:
         raise _not_theirs()
     if problem is not None:

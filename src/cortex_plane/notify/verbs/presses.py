@@ -6,6 +6,7 @@ showed, so whether a button may do what it says is asked again, with the request
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from uuid import UUID
@@ -32,12 +33,23 @@ from cortex_plane.kernel.fields import parse
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify import rules as notify_rules
-from cortex_plane.notify.model.channels import Button, ButtonAction, ButtonPress, InboundEvent, ReasonInput, read_button
-from cortex_plane.notify.model.notifications import Occasion
+from cortex_plane.notify.model.channels import (
+    Button,
+    ButtonAction,
+    ButtonPress,
+    InboundEvent,
+    ReasonInput,
+    read_button,
+    read_typed_button,
+)
+from cortex_plane.notify.model.notifications import Occasion, Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import cards
 from cortex_plane.notify.verbs.channel_events import StoredEvent, person_of, unknown_person
+from cortex_plane.notify.verbs.channel_port import MoreChannel
+from cortex_plane.notify.verbs.places import find_button
 from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.tenancy.model.identities import VOUCHED_CHANNELS
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
 CHOICES = {
@@ -49,6 +61,7 @@ SKIP = "/skip"
 CHANGED = "The request has changed since this message: look at the new one."
 NOT_FOR_YOU = "You are not one of those who see this request, so you cannot decide it."
 UNKNOWN_BUTTON = "This button belongs to no request any more."
+UNKNOWN_IN_PUBLIC = "I do not know who you are here. An admin of your org can say whose account this is."
 MAX_REASON = 2000
 
 
@@ -67,7 +80,38 @@ class _Pressed:
 
 
 async def press(db: Database, event: StoredEvent, press: ButtonPress) -> None:
-    await _act(db, event, press, press.data, press.note)
+    try:
+        data = await _button_data(db, event, press)
+        button = read_button(data)
+        if button is not None and button.action is ButtonAction.MORE:
+            await _show_more(db, event, press, data)
+            return
+    except (Forbidden, NotFound) as error:
+        meters().called_back(event.channel.channel_type, "refused")
+        await event.answer(press, _in_words(error, event), is_problem=True)
+        return
+    await _act(db, event, press, data, press.note)
+
+
+async def _button_data(db: Database, event: StoredEvent, press: ButtonPress) -> str:
+    """Of the button for which a typed command stands, or as it came."""
+    typed = read_typed_button(press.data)
+    if typed is None:
+        return press.data
+    async with db.transaction(event.org_id) as tx:
+        return (await find_button(tx, event.target.connection_id, press.chat.id, typed)).data
+
+
+async def _show_more(db: Database, event: StoredEvent, press: ButtonPress, data: str) -> None:
+    """All of a request, as it is now, for somebody who may see it."""
+    pressed = await _look_up(db, event, press, data)
+    card = cards.card(
+        cards.source_of(pressed.row, parse(Approval, pressed.row["approval"])), Occasion.REQUESTED, event.public_url
+    )
+    card = cards.with_buttons(card, event.channel, pressed.button.notification_id)
+    if isinstance(event.channel, MoreChannel):
+        with contextlib.suppress(Undeliverable):  # they see it in the dashboard
+            await event.channel.show_more(event.target, press, card)
 
 
 async def reply(db: Database, event: StoredEvent, message: InboundEvent, data: str, words: str) -> bool:
@@ -83,7 +127,7 @@ async def _act(db: Database, event: StoredEvent, source: InboundEvent, data: str
         if _needs_words(event, pressed, note):
             await _ask(db, event, source, pressed)
             return False
-        text = await _decide(db, event, pressed, note)
+        text, is_ours = await _decide(db, event, pressed, note)
     except Stale:
         meters().called_back(kind, "conflict")
         await _show_again(db, event, data)
@@ -97,11 +141,13 @@ async def _act(db: Database, event: StoredEvent, source: InboundEvent, data: str
         await event.answer(source, _in_words(error, event), is_problem=True)
         return not isinstance(error, InvalidInput)
     else:
-        await event.answer(source, text)
+        await event.answer(source, text, is_problem=not is_ours)
     return True
 
 
 def _in_words(error: CortexError, event: StoredEvent) -> str:
+    if error.code == "sender_unknown" and event.channel.channel_type in VOUCHED_CHANNELS:
+        return UNKNOWN_IN_PUBLIC
     if error.code in ("login_required", "not_shown_whole"):
         return f"{error.message} Open it in the dashboard: {event.public_url}/approvals"
     return error.message
@@ -150,7 +196,8 @@ async def _ask(db: Database, event: StoredEvent, source: InboundEvent, pressed: 
         await tx.rows(queries.insert_prompt, tx.org, *where, source.sender.id, pressed.button.data)
 
 
-async def _decide(db: Database, event: StoredEvent, pressed: _Pressed, note: str | None) -> str:
+async def _decide(db: Database, event: StoredEvent, pressed: _Pressed, note: str | None) -> tuple[str, bool]:
+    """The answer, and whether this press did it."""
     approval, button = pressed.approval, pressed.button
     words = (note or "").strip()
     if button.version != approval.version and approval.status is ApprovalStatus.PENDING:
@@ -174,7 +221,7 @@ async def _decide(db: Database, event: StoredEvent, pressed: _Pressed, note: str
     meters().called_back(event.channel.channel_type, "ok" if is_ours else "duplicate")
     if not is_ours:
         await _show_again(db, event, button.data)
-    return _outcome(receipt.approval, pressed.choice, is_ours)
+    return _outcome(receipt.approval, pressed.choice, is_ours), is_ours
 
 
 async def _is_ours(db: Database, event: StoredEvent, pressed: _Pressed) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.policies.model import policies as policy_model
+from cortex_plane.policies.model.places import fewer_channels
 from cortex_plane.policies.model.policies import Approvers, OnDeny, PolicyRow, PolicyVerdict, Quorum, Template, Terms
 from cortex_plane.tenancy.model.orgs import Role
 
@@ -147,10 +148,6 @@ def _of_request(demand: PolicyRow) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _fewer(channels: tuple[str, ...] | None, limit: tuple[str, ...]) -> tuple[str, ...]:
-    return limit if channels is None else tuple(channel for channel in channels if channel in limit)
-
-
 def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if row.required_clearance is not None:
@@ -162,7 +159,7 @@ def _narrower(terms: Terms, row: PolicyRow) -> dict[str, Any]:
     if own_term(row, "standing") is False:
         changes["standing"] = False
     if row.channels is not None:
-        changes["channels"] = _fewer(terms.channels, row.channels)
+        changes["channels"] = fewer_channels(terms.channels, row.channels)
     return changes
 
 
@@ -188,7 +185,7 @@ def both_terms(terms: Terms, origins: Origins, other: Terms, who: str, *, owner:
     if other.on_deny is OnDeny.FAIL:
         changes["on_deny"] = other.on_deny
     if other.channels is not None:
-        changes["channels"] = _fewer(terms.channels, other.channels)
+        changes["channels"] = fewer_channels(terms.channels, other.channels)
     if other.named is not None:
         members = other.named if terms.named is None else [id for id in terms.named if id in other.named]
         changes["named"] = tuple(members) or terms.named

@@ -166,6 +166,8 @@ class Mapping:
     metadata: dict[str, Any]
     verified_at: datetime | None
     """When the person proved that it is theirs; null before."""
+    last_used_at: datetime | None = None
+    """When something last came from it, to the hour."""
     created_at: datetime
 
 
@@ -227,6 +229,8 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
 
 CHANNEL = "webhook"
 """The type of the connections that speak it."""
+VOUCHED_CHANNELS = (CHANNEL, "github", "gitlab")
+"""Where an admin says who somebody is. On GitHub and GitLab nobody can be written to in private, so nobody can prove it by a code."""
 KNOWN_CHANNELS = ("email", "webhook", "telegram", "slack", "discord", "whatsapp", "github", "gitlab")
 """The channels that carry approvals, as `deliverable_channels` lists them in SQL."""
 
@@ -354,6 +358,37 @@ class LinkDraft:
 
     code: Annotated[Note, Field(min_length=1, max_length=100)]
     external_user_id: ExternalId
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ClaimDraft(LinkDraft):
+    """A code that somebody typed in a private chat, with the name that the channel shows for them."""
+
+    display_name: Name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkClaim:
+    """Somebody on a channel had a member's code: the member says whether it was them."""
+
+    id: UUID
+    """Of the mapping that their confirmation verifies."""
+    connection_id: UUID
+    connection: str
+    """The name of the connection."""
+    channel_type: str
+    channel_user_id: str
+    """The name or number by which the channel knows them."""
+    name: str
+    """The name that the channel shows for them."""
+    asked_at: datetime
+    """When they typed the code."""
+    expires_at: datetime
+    """Until when it can be confirmed."""
+
+
+CLAIM_LIFE = timedelta(hours=1)
+"""How long a claim waits for its member."""
 
 
 class Purpose(StrEnum):
@@ -487,9 +522,9 @@ class Delivery:
     connection: str
     """Its name."""
     member_id: UUID | None
-    """Null where an agent or a steward is told."""
+    """Null where an agent, a steward or a shared place is told."""
     member: str
-    """Who is told: a person, an agent, or the steward of an atlas."""
+    """Who is told: a person, an agent, the steward of an atlas, or a shared place."""
     address: str
     """The address that it goes to."""
     status: DeliveryStatus

@@ -267,7 +267,7 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewS
 async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.MappingDraft) -> Mapping:
     """An admin vouches that this name in the other system is this member's. Only where the system signs what it says and
     belongs to the org; elsewhere people prove it themselves. Doing it twice changes nothing."""
-    require_webhook(await tenancy_store.lock_connection(tx, id))
+    require_vouching(await tenancy_store.lock_connection(tx, id))
     member = await access.require_active(tx, draft.member_id)
     await tx.rows(queries.claim_one, id, draft.external_user)
     claims = await tenancy_store.claims(tx, id, draft.external_user)
@@ -291,6 +291,12 @@ async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
         await tx.rows(queries.add_set_up, id, sponsor)
 
 
+def require_vouching(row: SealedConnection | None) -> None:
+    connection = frame.require_found(row, "connection")
+    if connection.channel_type not in identities.VOUCHED_CHANNELS:
+        require_webhook(row)
+
+
 def require_webhook(row: SealedConnection | None) -> SealedConnection:
     connection = frame.require_found(row, "connection")
     if connection.channel_type != identities.CHANNEL or connection.sealed is None:
@@ -300,22 +306,6 @@ def require_webhook(row: SealedConnection | None) -> SealedConnection:
             hint="Create one: `cortex connection create NAME --channel webhook --url https://…`.",
         )
     return connection
-
-
-@frame.transaction_verb(Permission.IDENTITY_LINK)
-async def issue_link_code(tx: Transaction, actor: Actor) -> identities.LinkCode:
-    """A code to type on another channel. An earlier one that nobody typed stops working."""
-    member_id = access.require_member(actor, ONLY_MEMBERS)
-    code, id = "".join(secrets.choice(identities.ALPHABET) for _ in range(identities.CODE_LENGTH)), new_id()
-    await require_room(tx, member_id)
-    await tx.rows(queries.forget_codes, member_id)
-    await tx.rows(queries.void_sender_codes, member_id)
-    digest = identities.sender_digest(actor.org_id, code)
-    expires_at = await tenancy_store.insert_code(
-        tx, id, member_id, None, digest, identities.Purpose.SENDER, actor.name, identities.LINK_LIFE
-    )
-    await frame.record(tx, actor, "link_code_created", code=id)
-    return identities.LinkCode(code=identities.shown_code(code), expires_at=expires_at)
 
 
 @frame.transaction_verb(Permission.IDENTITY_LINK)
@@ -346,70 +336,6 @@ async def _unlink(tx: Transaction, actor: Actor, mapping_id: UUID, member_id: UU
     await frame.record(
         tx, actor, "identity_unlinked", member=member_id, mapping=mine.id, channel_type=channel_type, address=address
     )
-
-
-@frame.verb(Permission.MESSAGE_INGEST)
-async def redeem_link_code(db: Database, actor: Actor, connection_id: UUID, draft: identities.LinkDraft) -> Mapping:
-    """A channel's program calls it when somebody types a code: that sender is the code's member from now on."""
-    async with access.forgery_refusal(db, _invalid_code), db.transaction(actor.org_id) as tx:
-        connection = frame.require_found(await tenancy_store.get_connection(tx, connection_id), "connection")
-        if connection.disabled_at is not None:
-            raise Conflict(
-                "This connection is disabled.",
-                code="connection_disabled",
-                hint="Enable it with `cortex connection enable`.",
-            )
-        sender = _sender(connection.channel_type, draft.external_user_id)
-        await tx.rows(queries.claim_one, connection_id, sender)
-        if (await tx.value(queries.wrong_guesses, tx.org, connection_id, sender) or 0) >= identities.MAX_WRONG:
-            raise TooMany(
-                f"This sender typed {identities.MAX_WRONG} wrong codes in a row.",
-                code="too_many_codes",
-                hint="They can try again in ten minutes, with a new code: `cortex user link`.",
-            )
-        mapping = await _link(tx, actor, connection_id, sender, draft.code)
-        if mapping is None:
-            # Committed, although the answer is an error: wrong codes are counted.
-            await tx.rows(queries.forget_guesses, tx.org, connection_id)
-            await tx.rows(queries.guessed_wrong, tx.org, connection_id, sender, identities.WRONG_LIFE)
-    if mapping is None:
-        raise _invalid_code()
-    return mapping
-
-
-def _invalid_code() -> InvalidInput:
-    return InvalidInput(
-        "This code does not work: it was used already, is older than ten minutes, or was never one.",
-        code="link_code_invalid",
-        hint="Get a new one with `cortex user link`, and type it on this channel.",
-    )
-
-
-def _sender(channel_type: str, sender: str) -> str:
-    try:
-        return identities.normal_address(sender) if channel_type == "email" else sender
-    except ValueError as error:
-        raise InvalidInput(f"`external_user_id` {error}.", field="external_user_id") from None
-
-
-async def _link(tx: Transaction, actor: Actor, connection_id: UUID, sender: str, typed: str) -> Mapping | None:
-    """The member's mapping; None where the code is not one."""
-    code = identities.read_code(typed)
-    code_row = await tenancy_store.use_sender_code(tx, identities.sender_digest(tx.org, code)) if code else None
-    if code_row is None:
-        return None
-    member_id: UUID = code_row["user_account_id"]
-    claims = await tenancy_store.claims(tx, connection_id, sender)
-    guest, mine = identities.displaced(claims, member_id), identities.own(claims, member_id)
-    if mine is None:
-        await require_room(tx, member_id)
-    mapping_id = await prove_mapping(tx, connection_id, member_id, sender, mine.id if mine else None, guest)
-    await tx.rows(queries.use_codes, mapping_id)
-    await frame.record(
-        tx, actor, "identity_linked", member=member_id, mapping=mapping_id, code=code_row["id"],
-        connection=connection_id, address=sender, instead_of=guest.id if guest else None,
-    )  # fmt: skip
-    return frame.require_found(await tenancy_store.get_mapping(tx, mapping_id), "mapping")
 
 
 ONLY_MEMBERS = "Only a member has channels."
@@ -564,7 +490,7 @@ async def _mail_link(
 
 
 async def require_room(tx: Transaction, member_id: UUID) -> None:
-    if await tx.value(queries.count_mappings, member_id) >= identities.MAX_CHANNELS:
+    if await tx.value(queries.count_mappings, member_id, identities.CLAIM_LIFE) >= identities.MAX_CHANNELS:
         raise TooMany(
             f"You have {identities.MAX_CHANNELS} channels and addresses, which is as many as one person may have.",
             code="too_many_channels",
@@ -632,9 +558,10 @@ async def _prove_address(
 async def prove_mapping(
     tx: Transaction, connection_id: UUID, member_id: UUID, sender: str, mapping_id: UUID | None, guest: Claim | None
 ) -> UUID:
-    """The sender is the member's from now on, and not a guest's. ``mapping_id``: that of their claim, if they had one."""
+    """The sender is the member's from now on, and not a guest's; so is what they wrote before. ``mapping_id``: that of their claim, if they had one."""
     if guest is not None:
         await tx.rows(queries.remove_mapping, guest.id)
+        await tx.rows(queries.adopt_guest, tx.org, connection_id, guest.user_account_id, member_id)
     if mapping_id is None:
         mapping_id = new_id()
         await tenancy_store.insert_mapping(tx, mapping_id, connection_id, member_id, sender, Purpose.SENDER)

@@ -68,13 +68,17 @@ class ServedChannels:
     def serves(self, channel_type: str) -> bool:
         return channel_type in self.names or self.is_program(channel_type)
 
+    def accepts(self, channel_type: str) -> bool:
+        """Whether a connection of it may be created. Mail is set up by whoever runs the plane, before or after."""
+        return channel_type == EMAIL or self.serves(channel_type)
+
     @staticmethod
     def is_program(channel_type: str) -> bool:
         """A program of the org carries its messages, and the plane itself sends nothing over it."""
         return channel_type == PROGRAM or OWN.fullmatch(channel_type) is not None
 
     def require_served(self, channel_type: str) -> None:
-        if not self.serves(channel_type):
+        if not self.accepts(channel_type):
             raise InvalidInput(
                 f"This plane does not serve {channel_type}; it serves {', '.join(self.names)}.",
                 code="channel_not_served",

@@ -1,0 +1,87 @@
+"""Webhooks of GitHub: their signature, what of them is stored, and what people want with their comments."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from cortex_plane.channels.comments import read_command
+from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
+from cortex_plane.notify.model import channels
+
+PREFIXES = ("/", "/cortex ")
+OLDEST_COMMENT = timedelta(days=7)
+"""GitHub sends a webhook again for three days. A signature has no time in it, so older comments are not believed."""
+_REVOKED = {"deleted": "uninstalled", "suspend": "suspended"}
+
+
+def verify(secret: str, headers: Mapping[str, str], body: bytes) -> None:
+    """Of the raw bytes, in constant time. Raises ``Unauthenticated``."""
+    expected = "sha256=" + hmac.digest(secret.encode(), body, hashlib.sha256).hex()
+    signature = headers.get("x-hub-signature-256", "")
+    if not secret or not hmac.compare_digest(expected.encode(), signature.encode()):
+        raise Unauthenticated(
+            "The connection or the signature of this webhook is not valid.",
+            code="webhook_signature_invalid",
+            hint="Give the webhook at GitHub the secret of this connection, and the content type application/json.",
+        )
+
+
+def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem, ...]:
+    """What of a webhook concerns somebody. Raises ``InvalidInput`` for one that is malformed."""
+    try:
+        payload = orjson.loads(request.body)
+        event, action = request.headers.get("x-github-event", ""), str(payload.get("action", ""))
+        if (event, action) == ("issue_comment", "created"):
+            return _comment_items(payload, request.received_at)
+        if event == "installation" and action in _REVOKED:
+            item = {"installation": str(payload["installation"]["id"]), "action": action}
+            return (channels.InboundItem(event_id=f"installation:{item['installation']}:{action}", payload=item),)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInput(
+            "This webhook is not what GitHub sends.", hint="Choose the content type application/json for the webhook."
+        ) from None
+    return ()
+
+
+def _comment_items(payload: Mapping[str, Any], now: datetime) -> tuple[channels.InboundItem, ...]:
+    comment, sender, repository = payload["comment"], payload["sender"], payload["repository"]
+    text = str(comment["body"])
+    item = {
+        "text": text,
+        "comment_id": int(comment["id"]),
+        "sender_id": int(sender["id"]),
+        "sender": str(sender["login"]),
+        "place": f"{repository['full_name']}#{int(payload['issue']['number'])}",
+        "is_public": not repository["private"],
+    }
+    is_own = int(comment["user"]["id"]) == item["sender_id"] and sender["type"] == comment["user"]["type"] == "User"
+    is_young = now - datetime.fromisoformat(str(comment["created_at"])) <= OLDEST_COMMENT
+    if not is_own or not is_young or read_command(text, PREFIXES) is None:
+        return ()
+    # Not by the id of the delivery: the signature does not cover it, so a copy could come under another one.
+    return (channels.InboundItem(event_id=f"comment:{item['comment_id']}", payload=item),)
+
+
+def read_item(payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
+    if "action" in payload:
+        return channels.ConnectionRevoked(reason=f"The GitHub App was {_REVOKED[payload['action']]}.")
+    command = read_command(payload["text"], PREFIXES)
+    if command is None:
+        return None
+    sender = channels.ChannelSender(id=str(payload["sender_id"]), name=payload["sender"])
+    chat = channels.Chat(id=payload["place"], is_private=False)
+    answer_to = {"comment": str(payload["comment_id"]), "public": "1" if payload["is_public"] else ""}
+    if command.button is not None:
+        return channels.ButtonPress(
+            sender=sender, chat=chat, answer_to=answer_to, data=command.button.data, note=command.words or None
+        )
+    # In public an agent says nothing: what it knows from elsewhere would be read by everybody.
+    return None if payload["is_public"] else channels.ChatMessage(
+        sender=sender, chat=chat, answer_to=answer_to, text=command.words
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Slack, by its Web API, events and interactivity."""

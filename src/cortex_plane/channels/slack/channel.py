@@ -1,0 +1,246 @@
+"""The channel to Slack: cards that change in place, reasons by forms, conversations in direct messages and by mentions.
+
+A card is one message in the direct messages of its person with the app, or in a shared channel. Whatever is only for the person who
+pressed or typed is shown to nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels import card_text
+from cortex_plane.channels.slack import blocks, events
+from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
+from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
+from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.notify.model import channels
+from cortex_plane.notify.model import notifications as notify_model
+from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing, Sent, Target, Undeliverable
+
+THREAD_NOTES: Final = frozenset({Occasion.REMINDED, Occasion.ESCALATED, Occasion.DELEGATED, Occasion.CHANGED})
+"""What a person notices only as a message of its own: an edit makes no sound."""
+MOST_CHATS = 10_000
+_TOO_SLOW = "Slack gave no time for the form. Press the button again."
+_QUIET = {"unfurl_links": False, "unfurl_media": False}
+
+
+class SlackChannel:
+    channel_type = "slack"
+    carries_credentials = False
+    traits = channels.ChannelTraits(
+        most_buttons=5, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.FORM,
+        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=False,
+    )  # fmt: skip
+    fields: Sequence[channels.ConnectionField] = (
+        channels.ConnectionField(
+            name="bot_token", secret=True, pattern=r"xoxb-[A-Za-z0-9-]{10,200}",
+            description="The Bot User OAuth Token under *OAuth & Permissions* of the app.",
+        ),
+        channels.ConnectionField(
+            name="signing_secret", secret=True, pattern=r"[a-f0-9]{32}",
+            description="The Signing Secret under *Basic Information* of the app.",
+        ),
+        channels.ConnectionField(
+            name="api_url", required=False, pattern=r"https?://[^\s?#]{1,300}",
+            description="The base address of the Web API, where it is not Slack's own.",
+        ),
+    )  # fmt: skip
+
+    def __init__(self, client: VendorClient) -> None:
+        self._client, self._api = client, SlackApi(client)
+        # What Slack would say again: the direct messages of a person. Forgetting it costs one call.
+        self._chats: OrderedDict[tuple[Any, str], str] = OrderedDict()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    # Cards, replies and what else is sent.
+
+    def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
+        return card_text.concerns_every_change(card, last)
+
+    def shows_whole(self, card: Card) -> bool:
+        return card_text.shows_whole(card, blocks.fit_card)
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        match outgoing.content:
+            case Card() as card:
+                return await self._send_card(outgoing, card)
+            case ChatReply() as reply:
+                return await self._send_reply(outgoing, reply)
+            case notify_model.Invitation() | notify_model.Alert() as notice:
+                return await self._send_lines(outgoing, card_text.short_lines(notice, outgoing.timestamp), notice.url)
+        raise Undeliverable("Slack carries requests, replies, invitations and alerts, and nothing else.")
+
+    async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
+        lines, is_whole = blocks.fit_card(card_text.card_lines(card, outgoing.timestamp))
+        buttons = [
+            button
+            for button in card.buttons
+            if card.status is ApprovalStatus.PENDING
+            and (is_whole or button.action is not channels.ButtonAction.APPROVE)
+        ]
+        heading = f"{card_text.card_heading(card)}: {card.subject}"
+        content = {"text": blocks.fallback(heading), "blocks": blocks.card_blocks(lines, buttons, card.url)}
+        shown = {"status": card.status.value}
+        earlier = events.read_ref(outgoing.earlier)
+        if earlier is not None:
+            channel, ts = earlier
+            answer = await self._api.call(outgoing.target, "chat.update", channel=channel, ts=ts, **content)
+            if answer.error not in NO_MESSAGE_TO_EDIT:
+                answer.require()
+                await self._send_note(outgoing, card, channel, ts)
+                return Sent(message_ref=outgoing.earlier, shown=shown)
+        return Sent(message_ref=await self._post(outgoing.target, outgoing.target.address, content), shown=shown)
+
+    async def _send_note(self, outgoing: Outgoing, card: Card, channel: str, first: str) -> None:
+        """Says under the first message why it is worth another look."""
+        if card.status is not ApprovalStatus.PENDING or card.occasion not in THREAD_NOTES:
+            return
+        heading = f"{card_text.card_heading(card, is_first=False)}: {card_text.one_line(card.subject, 300)}"
+        content = {"text": blocks.fallback(heading), "blocks": [_plain_block(heading)]}
+        await self._post(outgoing.target, channel, {**content, "thread_ts": first, "reply_broadcast": True})
+
+    async def _send_lines(self, outgoing: Outgoing, lines: Sequence[card_text.CardLine], url: str) -> Sent:
+        fitting, _ = blocks.fit_card(lines)
+        heading = f"{lines[0].label}: {lines[0].text}"
+        content = {"text": blocks.fallback(heading), "blocks": blocks.lines_blocks(fitting, url)}
+        return Sent(message_ref=await self._post(outgoing.target, outgoing.target.address, content))
+
+    async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
+        """The parts of a reply, one message each. While the agent still works, later calls bring them up to date."""
+        parts = list(outgoing.shown.get("parts", ()))
+        for index, text in enumerate(card_text.chunks(reply.text, blocks.REPLY_LIMIT)):
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            if index < len(parts) and parts[index][1] == digest:
+                continue
+            content: dict[str, Any] = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
+            ref = parts[index][0] if index < len(parts) else None
+            if (earlier := events.read_ref(ref)) is not None:
+                answer = await self._api.call(
+                    outgoing.target, "chat.update", channel=earlier[0], ts=earlier[1], **content
+                )
+                answer.require()
+            else:
+                if reply.thread:
+                    content["thread_ts"] = reply.thread
+                ref = await self._post(outgoing.target, outgoing.target.address, content)
+            parts[index : index + 1] = [[ref, digest]]
+        return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts})
+
+    async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
+        channel = await self._chat(target, address)
+        answer = await self._api.call(target, "chat.postMessage", channel=channel, **_QUIET, **content)
+        body = answer.require()
+        return f"{body['channel']}:{body['ts']}"
+
+    async def _chat(self, target: Target, address: str) -> str:
+        """The channel of an address: the direct messages of a person, or a channel as it is."""
+        if address[:1] not in ("U", "W"):
+            return address
+        key = (target.connection_id, address)
+        if key not in self._chats:
+            body = (await self._api.call(target, "conversations.open", users=address)).require()
+            self._chats[key] = str(body["channel"]["id"])
+            if len(self._chats) > MOST_CHATS:
+                self._chats.popitem(last=False)
+        return self._chats[key]
+
+    # The connection.
+
+    async def identify(self, target: Target, inbound_url: str | None) -> channels.ConnectionIdentity:
+        """Slack lets nobody but a person set up an app: what to paste is in ``to_do``."""
+        answer = await self._ask_who(target)
+        me = answer.body
+        if not me.get("bot_id"):
+            raise InvalidInput("This is no token of a bot: take the one that begins with xoxb-.", field="bot_token")
+        to_do = []
+        if inbound_url is not None:
+            manifest = app_manifest("Cortex", inbound_url)
+            to_do.append(
+                f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
+            )
+        if missing := missing_scopes(answer.headers.get("x-oauth-scopes", "")):
+            to_do.append(f"Install the app again, so that it gets the scopes {', '.join(missing)}.")
+        return channels.ConnectionIdentity(
+            account=f"@{me.get('user')} in {me.get('team')}",
+            external_id=f"{me.get('team_id')}:{me.get('bot_id')}",
+            config={
+                "mode": "http", "team_id": str(me.get("team_id")), "bot_user_id": str(me.get("user_id")),
+                "bot_id": str(me.get("bot_id")),
+            },
+            to_do=tuple(to_do),
+        )  # fmt: skip
+
+    async def _ask_who(self, target: Target) -> SlackAnswer:
+        try:
+            answer = await self._api.call(target, "auth.test")
+        except Undeliverable as error:
+            raise InvalidInput(error.message, field="api_url") from None
+        try:
+            answer.require()
+        except Undeliverable as error:
+            raise InvalidInput(error.message, field="bot_token") from None
+        return answer
+
+    def receive(self, target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
+        return events.read_request(target, request)
+
+    def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
+        return events.read_payload(payload)
+
+    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
+        raise Undeliverable("Slack posts to the plane; nothing is fetched from it.")
+
+    # Answers.
+
+    async def answer(self, target: Target, event: channels.InboundEvent, answer: channels.InboundAnswer) -> str | None:
+        if answer.ask_for is not None and isinstance(event, channels.ButtonPress):
+            await self._open_form(target, event, answer.ask_for, answer.text)
+        else:
+            await self._whisper(target, event, answer.text)
+        return None
+
+    async def _open_form(self, target: Target, press: channels.ButtonPress, data: str, prompt: str) -> None:
+        button = channels.read_button(data)
+        action = button.action if button else channels.ButtonAction.DENY
+        metadata = {
+            "data": data,
+            "ref": press.message_ref or "",
+            "channel": press.answer_to.get("channel", ""),
+            "response_url": press.answer_to.get("response_url", ""),
+        }
+        view = blocks.words_form(action, prompt, metadata)
+        trigger = press.answer_to.get("trigger_id", "")
+        answer = await self._api.call(target, "views.open", trigger_id=trigger, view=view)
+        if answer.error in TOO_LATE:
+            await self._whisper(target, press, _TOO_SLOW)
+        else:
+            answer.require()
+
+    async def _whisper(self, target: Target, event: channels.InboundEvent, text: str) -> None:
+        """To the person alone."""
+        for part in card_text.chunks(text, blocks.REPLY_LIMIT):
+            content = {"text": blocks.fallback(part), "blocks": [_plain_block(part)]}
+            url = event.answer_to.get("response_url", "")
+            if url and await self._api.respond(
+                url, {"response_type": "ephemeral", "replace_original": False, **content}
+            ):
+                continue
+            channel, thread = event.answer_to.get("channel") or event.chat.id, event.answer_to.get("thread") or None
+            if event.chat.is_private:
+                await self._post(target, event.chat.id, {**content, **({"thread_ts": thread} if thread else {})})
+                continue
+            answer = await self._api.call(
+                target, "chat.postEphemeral", channel=channel, user=event.sender.id, thread_ts=thread, **content
+            )
+            answer.require()
+
+
+def _plain_block(text: str) -> blocks.Block:
+    return blocks.rich_text([blocks.section([{"type": "text", "text": text or "…"}])])

@@ -1,0 +1,113 @@
+"""The emulator of GitHub is one for GitHub's SDK, and its webhooks are what GitHub publishes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import jsonschema_rs
+import orjson
+import pytest
+import pytest_asyncio
+from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
+from githubkit.exception import RequestFailed
+from githubkit.webhooks import parse, verify
+
+from tests.emulators import github_objects as objects
+from tests.emulators.github import (
+    APP_ID,
+    INSTALLATION_ID,
+    MAX_BODY,
+    TOKEN,
+    GitHubEmulator,
+    app_key_pem,
+    webhook_validator,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+ADA = objects.user("ada", 583231)
+
+
+@pytest_asyncio.fixture
+async def emulator() -> AsyncIterator[GitHubEmulator]:
+    async with GitHubEmulator().serve() as emulator:
+        emulator.hook = {"url": "https://plane.example", "secret": "shh"}
+        yield emulator
+
+
+def app_client(emulator: GitHubEmulator) -> GitHub[AppAuthStrategy]:
+    return GitHub(AppAuthStrategy(str(APP_ID), app_key_pem()), base_url=emulator.url, auto_retry=False)
+
+
+async def test_sdk_reads_the_app_and_writes_comments_as_its_installation(emulator: GitHubEmulator) -> None:
+    client = app_client(emulator)
+    app = (await client.rest.apps.async_get_authenticated()).parsed_data
+    assert app is not None
+    assert (app.id, app.slug, app.events) == (APP_ID, "cortex", ["issue_comment"])
+    installation = client.with_auth(client.auth.as_installation(INSTALLATION_ID))
+    repository = (await installation.rest.repos.async_get("acme", "shop")).parsed_data
+    assert repository.private
+    comment = (await installation.rest.issues.async_create_comment("acme", "shop", 12, body="one")).parsed_data
+    changed = (await installation.rest.issues.async_update_comment("acme", "shop", comment.id, body="two")).parsed_data
+    assert changed.body == "two"
+    reaction = await installation.rest.reactions.async_create_for_issue_comment(
+        "acme", "shop", comment.id, content="+1"
+    )
+    assert reaction.parsed_data.content == "+1"
+    assert [(write.body, write.is_edit) for write in emulator.writes] == [("one", False), ("two", True)]
+
+
+async def test_sdk_sets_up_the_webhook_and_asks_for_failed_deliveries(emulator: GitHubEmulator) -> None:
+    client = app_client(emulator)
+    await client.rest.apps.async_update_webhook_config_for_app(
+        url="https://plane.example/in", content_type="json", secret="s"
+    )
+    assert emulator.hook["url"] == "https://plane.example/in"
+    await emulator.say("acme/shop#12", "/approve x", ADA)
+    (failed,) = (await client.rest.apps.async_list_webhook_deliveries(per_page=5)).parsed_data
+    assert (failed.status_code, failed.redelivery, failed.event) == (0, False, "issue_comment")
+    await client.rest.apps.async_redeliver_webhook_delivery(failed.id)
+    newest, _ = (await client.rest.apps.async_list_webhook_deliveries()).parsed_data
+    assert (newest.guid, newest.redelivery) == (failed.guid, True)
+
+
+async def test_sdk_reads_the_owner_of_a_token(emulator: GitHubEmulator) -> None:
+    client = GitHub(TokenAuthStrategy(TOKEN), base_url=emulator.url)
+    response = await client.rest.users.async_get_authenticated()
+    assert (response.json()["login"], response.json()["id"]) == ("robot-of-acme", 77)
+
+
+async def test_webhooks_are_signed_and_parsed_by_the_sdk(emulator: GitHubEmulator) -> None:
+    comment = await emulator.say("acme/shop#12", "/approve x", ADA)
+    assert verify("shh", comment.body, emulator.headers_of(comment)["x-hub-signature-256"])
+    parsed = parse("issue_comment", comment.body)
+    assert (parsed.action, parsed.comment.body, parsed.sender.id, parsed.repository.private) == (
+        "created", "/approve x", 583231, True,
+    )  # fmt: skip
+    assert parse("installation", (await emulator.uninstall()).body).action == "deleted"
+    assert parse("installation", (await emulator.uninstall("suspend")).body).action == "suspend"
+    parse("ping", (await emulator.ping()).body)
+
+
+async def test_published_schema_refuses_other_webhooks(emulator: GitHubEmulator) -> None:
+    payload = orjson.loads((await emulator.say("acme/shop#12", "hello", ADA)).body)
+    del payload["sender"]
+    with pytest.raises(jsonschema_rs.ValidationError):
+        webhook_validator("issue_comment$created").validate(payload)
+
+
+@pytest.mark.parametrize(("number", "body", "status"), [(99, "x", 404), (12, "", 422), (12, "x" * (MAX_BODY + 1), 422)])
+async def test_it_refuses_what_github_refuses(emulator: GitHubEmulator, number: int, body: str, status: int) -> None:
+    client = GitHub(TokenAuthStrategy(TOKEN), base_url=emulator.url, auto_retry=False)
+    with pytest.raises(RequestFailed) as refused:
+        await client.rest.issues.async_create_comment("acme", "shop", number, body=body)
+    assert refused.value.response.status_code == status
+
+
+async def test_token_of_an_installation_ends(emulator: GitHubEmulator) -> None:
+    emulator.token_life = timedelta(seconds=-1)
+    client = app_client(emulator)
+    installation = client.with_auth(client.auth.as_installation(INSTALLATION_ID))
+    with pytest.raises(RequestFailed) as refused:
+        await installation.rest.repos.async_get("acme", "shop")
+    assert refused.value.response.status_code == 401

@@ -1,0 +1,214 @@
+"""A vendor that asks for a pause, or is away for an hour: nobody is flooded, nothing is lost, and other connections go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from cortex_plane.approvals.model.approvals import Approval
+from cortex_plane.db.database import Database
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.notify import store as notify_store
+from cortex_plane.tenancy.model.identities import Connection, ConnectionState, DeliveryStatus
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections
+from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.pacing import Pacing
+from tests.channels.behaviour import PUBLIC_URL, drain, link
+from tests.channels.postbox import Postbox, connect
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World
+from tests.fixtures.receivers import Reply
+from tests.fixtures.vendors import VendorStage, limited, vendor_stage
+from tests.notify.test_outbox import asked_of, told
+from tests.storage.test_outbox_claims import seed
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[VendorStage]:
+    async with vendor_stage() as stage:
+        yield stage
+
+
+async def people(world: World, admin: asyncpg.Connection, connection_id: UUID, count: int, prefix: str = "p") -> None:
+    for number in range(count):
+        person = await world.person(Role.APPROVER, name=f"{prefix}{number}")
+        await link(admin, world, connection_id, person, f"{prefix}{number}")
+
+
+async def started(strict: World, admin: asyncpg.Connection) -> tuple[Approval, Clock]:
+    asked = await asked_of(strict)
+    return asked, await Clock.install(admin, asked.requested_at + MINUTE)
+
+
+def one_by_one(world: World, stage: VendorStage) -> Notifier:
+    return Notifier(world.db, [stage.channel], PUBLIC_URL, concurrency=1)
+
+
+async def shown(world: World, stage: VendorStage, id: UUID) -> Connection:
+    return await connections.get_connection(world.db, world.admin.actor, id, channels=stage.served)
+
+
+async def test_a_vendor_that_asks_for_a_pause_gets_one_from_everybody(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 5)
+    asked, clock = await started(strict, admin)
+    stage.vendor.trouble = [limited(90)]
+    for _ in range(3):
+        await drain(one_by_one(strict, stage))
+    sends = [got for got in stage.vendor.got if got.target == "/send"]
+    assert len(sends) == 1, "nobody asked again"
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.health.pause_reason) == (ConnectionState.PAUSED, "The vendor asked for a pause.")
+    assert health.health.paused_until == asked.requested_at + MINUTE + timedelta(seconds=90)
+    assert (health.health.waiting, health.health.last_error) == (5, "The vendor asked for a pause.")
+    await clock.advance(timedelta(seconds=89))
+    await drain(one_by_one(strict, stage))
+    assert stage.vendor.messages == []
+    await clock.advance(timedelta(seconds=1))
+    await drain(one_by_one(strict, stage))
+    assert sorted(message["to"] for message in stage.vendor.messages) == [f"p{number}" for number in range(5)]
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.health.waiting, health.health.paused_until) == (ConnectionState.OK, 0, None)
+    assert health.health.last_outbound_at == asked.requested_at + MINUTE + timedelta(seconds=90)
+
+
+async def test_a_storm_of_429_costs_one_request_for_each_pause(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 10)
+    _, clock = await started(strict, admin)
+    stage.vendor.trouble = [limited(30)] * 8
+    for _ in range(40):
+        await drain(one_by_one(strict, stage))
+        await clock.advance(timedelta(seconds=15))
+    assert Counter(message["to"] for message in stage.vendor.messages) == {f"p{number}": 1 for number in range(10)}
+    assert len([got for got in stage.vendor.got if got.target == "/send"]) == 18
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage, status: int
+) -> None:
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 12)
+    asked, clock = await started(strict, admin)
+    stage.vendor.outage = Reply(status)
+    for _ in range(120):
+        await drain(Notifier(strict.db, [stage.channel], PUBLIC_URL))
+        await clock.advance(timedelta(seconds=30))
+    tries = len([got for got in stage.vendor.got if got.target == "/send"])
+    assert tries < 120, "without a pause twelve messages would be tried many more times"
+    assert (await shown(strict, stage, bot)).state is ConnectionState.PAUSED
+    stage.vendor.outage = None
+    for _ in range(30):
+        await clock.advance(5 * MINUTE)
+        await drain(Notifier(strict.db, [stage.channel], PUBLIC_URL))
+    assert Counter(message["to"] for message in stage.vendor.messages) == {f"p{number}": 1 for number in range(12)}
+    assert {delivery.status for delivery in await told(strict, asked)} == {DeliveryStatus.DELIVERED}
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.failing_since) == (ConnectionState.OK, None)
+
+
+async def test_another_connection_and_another_channel_go_on(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bad, good, mail = await stage.connect_id(strict), await stage.connect_id(strict, "good"), await connect(strict)
+    await people(strict, admin, bad, 3, "bad")
+    await people(strict, admin, good, 3, "good")
+    await people(strict, admin, mail, 3, "mail")
+    await started(strict, admin)
+    await admin.execute(
+        "update channel_connection set paused_until = plane_now() + interval '1 hour', pause_reason = 'test' where id = $1",
+        bad,
+    )
+    box = Postbox()
+    await drain(Notifier(strict.db, [stage.channel, box], PUBLIC_URL))
+    assert sorted(message["to"] for message in stage.vendor.messages) == ["good0", "good1", "good2"]
+    assert sorted(each.target.address for each in box.received) == ["mail0", "mail1", "mail2"]
+
+
+async def test_what_the_vendor_took_away_is_disabled_and_operators_are_told_elsewhere(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bot, mail = await stage.connect_id(strict), await connect(strict)
+    await people(strict, admin, bot, 1)
+    operator = await strict.person(Role.OPERATOR, name="Op")
+    await link(admin, strict, mail, operator, "op@example.com")
+    await started(strict, admin)
+    stage.vendor.tokens.clear()
+    box = Postbox()
+    await drain(Notifier(strict.db, [stage.channel, box], PUBLIC_URL))
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.disabled_reason) == (ConnectionState.DISABLED, "The bot was removed.")
+    (alert,) = [each.content for each in box.received]
+    assert (alert.alert, alert.connection, alert.message) == ("connection_disabled", "bot", "The bot was removed.")  # type: ignore[union-attr]
+    assert alert.url == f"{PUBLIC_URL}/channels/{bot}"  # type: ignore[union-attr]
+
+
+async def test_a_check_that_succeeds_ends_the_pause(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 1)
+    await started(strict, admin)
+    stage.vendor.trouble = [limited(3600)]
+    await drain(one_by_one(strict, stage))
+    assert (await shown(strict, stage, bot)).state is ConnectionState.PAUSED
+    checked = await connections.check_connection(strict.db, strict.admin.actor, bot, channels=stage.served)
+    assert checked.state is ConnectionState.OK
+    await drain(one_by_one(strict, stage))
+    assert len(stage.vendor.messages) == 1
+
+
+async def test_thousands_of_lanes_that_wait_for_a_pause_hide_nobody(
+    db: Database, strict: World, admin: asyncpg.Connection
+) -> None:
+    paused, free = await connect(strict), await connect(strict, "email", "free")
+    for number in range(300):
+        await seed(strict, admin, paused, f"a{number}", 1)
+    await seed(strict, admin, free, "b", 1)
+    await admin.execute(
+        "update channel_connection set paused_until = plane_now() + interval '1 hour' where id = $1", paused
+    )
+    lanes = await notify_store.claim_deliveries(
+        db, new_id(), ["email"], after=None, full=[], lanes=8, per_org=8, per_lane=20
+    )
+    assert [len(lane.ids) for lane in lanes] == [1]
+
+
+def test_messages_of_a_connection_are_spread_over_time() -> None:
+    pacing, bot, other = Pacing(), uuid4(), uuid4()
+    waits = [pacing.reserve(bot, f"p{n}", 100.0, per_second=4, chat_seconds=0) for n in range(5)]
+    assert waits == [0, 0.25, 0.5, 0.75, 1.0]
+    assert pacing.reserve(other, "p0", 100.0, per_second=4, chat_seconds=0) == 0, "each connection has its own"
+    assert pacing.reserve(bot, "p9", 200.0, per_second=4, chat_seconds=0) == 0, "what was not used is not saved up"
+    assert pacing.reserve(bot, "p9", 200.0, per_second=4, chat_seconds=0) == 0.25
+
+
+def test_messages_into_one_chat_keep_their_distance() -> None:
+    pacing, bot = Pacing(), uuid4()
+    waits = [pacing.reserve(bot, "group", 100.0, per_second=30, chat_seconds=3) for _ in range(3)]
+    assert waits == [0, 3, 6]
+    other = pacing.reserve(bot, "somebody", 100.0, per_second=30, chat_seconds=3)
+    assert other == pytest.approx(0.1), "another chat waits for the connection alone"
+
+
+def test_a_pause_ends_by_itself() -> None:
+    pacing, bot = Pacing(), uuid4()
+    pacing.pause(bot, 160.0)
+    pacing.pause(bot, 130.0)
+    assert pacing.is_paused(bot, 159.0)
+    assert not pacing.is_paused(bot, 160.0)
+    assert not pacing.is_paused(uuid4(), 100.0)
