@@ -229,7 +229,7 @@ _CHAT_SCRIPT = [
     for word in ("ship", "Ship")
     for turn in (
         {**_turn("I can ship that.", _call("release.ship", request="{message}")), "said": word},
-        {**_turn("Done, after a person looked at it: {result}.", delay_ms=200), "said": word},
+        {**_turn("Done: “{message}”. A person approved it first.", delay_ms=200), "said": word},
     )
 ] + [_turn(_GREETING)]
 

@@ -262,6 +262,6 @@ class EmulatedPhone:
 async def emulated_phone(db: Database, owner: Actor) -> AsyncIterator[EmulatedPhone]:
     """Emulators on free ports of this machine, for as long as the block runs. Their chats are in memory."""
     # The plane remembers ids of earlier starts.
-    telegram, slack = TelegramEmulator(first_id=int(time.time())), SlackEmulator()
+    telegram, slack = TelegramEmulator(first_id=int(time.time() * 10)), SlackEmulator()
     async with telegram.serve(), slack.serve():
         yield EmulatedPhone(db, owner, {"telegram": TelegramApp(telegram), "slack": SlackApp(slack)})

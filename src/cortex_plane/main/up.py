@@ -135,19 +135,17 @@ def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool, h
         f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
         f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
     )
-    phone = (
-        f"  {url}/channels/try  [dim]a phone: chat with an agent on Telegram, approve on Slack, without an account[/]\n"
-    )
+    phone = f"try   {url}/channels/try [dim]chat with an agent on a phone, without an account[/]\n"
     # Outside of the frame, which would break a long line.
     console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
     console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"
-            f"key   kept in {home / ACCESS_FILE}, for you alone\n\n"
+            f"key   kept in {home / ACCESS_FILE}, for you alone\n"
+            f"{phone if has_phone else ''}\n"
             "[dim]Try in another terminal:[/]\n"
             f"{demos if has_demos else ''}"
-            f"{phone if has_phone else ''}"
             f"  {cortex} job list\n"
             f"  {cortex} audit verify\n\n"
             f"[dim]API: {url}/docs · ready after {seconds:.1f} s · Ctrl-C stops it[/]",

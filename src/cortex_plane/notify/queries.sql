@@ -288,10 +288,14 @@ where n.id = $1
 
 
 -- name: repeat_open_cards
--- A connection whose messages are gone sends those anew that still ask.
+-- The messages of a connection are gone: nothing changes them any more, and those that still ask are sent anew.
+with gone as (
+  update notification n set message_ref = null, shown = '{}'
+  where n.connection_id = $1 and not exists (
+    select from approval_request r where r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'))
 update notification n
 set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, next_attempt_at = plane_now(), message_ref = null,
-  data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
+  shown = '{}', said = '{}', data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
 from approval_request r
 where n.connection_id = $1 and n.kind = 'approval' and r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'
 

@@ -137,12 +137,13 @@
     setTimeout(() => { delete event.target.dataset.sent; }, 8000);
   });
 
-  // What was sent leaves the line in which it was typed.
+  // What was sent leaves the line in which it was typed; what was typed meanwhile stays.
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.target.matches("[data-composer]") && event.detail.successful) {
-      event.target.reset();
-      document.querySelector("[data-composer] input[name=text]")?.focus();
-    }
+    const { elt, successful, requestConfig } = event.detail;
+    const line = document.querySelector("[data-composer] input[name=text]");
+    if (!line || !successful || !elt.matches("[data-composer]")) return;
+    if (line.value === requestConfig.parameters.text) line.value = "";
+    line.focus();
   });
 
   // Keys -------------------------------------------------------------------------------------------------------
