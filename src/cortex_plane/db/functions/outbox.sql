@@ -231,9 +231,17 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-      where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane and n.connection_id <> all (paused)
-      order by n.lane, n.next_attempt_at limit 1;
+      if cardinality(paused) = 0 then
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
+        order by n.lane, n.next_attempt_at limit 1;
+      else
+        -- Rows are compared as a whole for the index of lanes, as below.
+        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
+        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
+          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
+        order by n.lane, n.next_attempt_at limit 1;
+      end if;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;

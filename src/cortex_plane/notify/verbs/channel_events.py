@@ -115,7 +115,7 @@ async def store_items(
 ) -> int:
     """Those that were not known yet; what says nothing to anybody is left out. Returns how many are new."""
     rows = []
-    await tx.rows(queries.note_inbound, connection_id)
+    await tx.rows(tenancy_store.queries.note_inbound, connection_id)
     for item in items:
         payload = _storable(item.payload)
         chat = _chat_of(channel, item.event_id, payload)
@@ -157,7 +157,7 @@ async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -
     mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
     if mapping is None:
         return None
-    await tx.rows(queries.note_sender, mapping.id)
+    await tx.rows(tenancy_store.queries.note_use, mapping.id)
     return await access.actor_for_member(tx, mapping.user_account_id, mapping.id)
 
 
@@ -179,10 +179,10 @@ async def begin_event(
     db: Database, channels: Mapping[str, InteractiveChannel], public_url: str, lane: EventLane, seq: int
 ) -> StoredEvent | None:
     """None where somebody else has it by now."""
-    async with db.transaction(lane.org_id) as tx:
-        row = await tx.row(queries.begin_channel_event, seq, lane.claim, LEASE)
-    if row is None:
+    rows = await db.call("begin_channel_event", lane.org_id, seq, lane.claim, LEASE)
+    if not rows:
         return None
+    (row,) = rows
     return StoredEvent(
         org_id=lane.org_id,
         seq=seq,
@@ -197,8 +197,7 @@ async def begin_event(
 async def settle_event(db: Database, lane: EventLane, seq: int, error: str | None = None) -> None:
     """It is done; or, with an error, it failed for good."""
     status = "done" if error is None else "failed"
-    async with db.transaction(lane.org_id) as tx:
-        await tx.rows(queries.settle_channel_event, seq, lane.claim, status, error and error[:MAX_ERROR])
+    await db.call("settle_channel_event", lane.org_id, seq, lane.claim, status, error and error[:MAX_ERROR])
 
 
 async def postpone_event(db: Database, lane: EventLane, event: StoredEvent, error: str, least: float | None) -> bool:
