@@ -50,7 +50,7 @@ async def _channel(visit: Visit, name: str) -> ServedChannel:
     served = await connections.list_channels(visit.db, visit.actor, channels=_served(visit))
     channel = next((channel for channel in served if channel.channel_type == name), None)
     if channel is None:
-        raise NotFound(f"This plane does not serve {name}.", code="channel_not_found")
+        raise NotFound(f"This plane does not serve {name}.")
     return channel
 
 

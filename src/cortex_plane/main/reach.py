@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import mailbox
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,6 +131,11 @@ class Reach:
         )
 
     async def close(self) -> None:
+        for channel in self.interactive.values():
+            # Some have connections of their own besides those of their client.
+            close: Callable[[], Awaitable[None]] | None = getattr(channel, "close", None)
+            if close is not None:
+                await close()
         for client in self.clients:
             await client.close()
         if self.email is not None:
