@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,10 +33,10 @@ _RICH_BLOCKS = {"rich_text_preformatted": PhoneBlockKind.CODE, "rich_text_quote"
 
 def telegram_chat(messages: Sequence[TelegramMessage], notice: str) -> PhoneChat:
     by_id = {message.id: message for message in messages}
-    last = messages[-1] if messages else None
-    question = None
-    if last is not None and last.is_of_bot and last.asks_reply:
-        question = PhoneQuestion(id=str(last.id), title=_excerpt(last.text))
+    # Telegram keeps asking until its person writes something.
+    newest = takewhile(lambda message: message.is_of_bot, reversed(messages))
+    asks = next((message for message in newest if message.asks_reply), None)
+    question = None if asks is None else PhoneQuestion(id=str(asks.id), title=_excerpt(asks.text))
     return PhoneChat(
         messages=[_telegram_message(message, by_id) for message in messages[-MESSAGES_SHOWN:]],
         question=question,
