@@ -40,7 +40,7 @@ def telegram_chat(messages: Sequence[TelegramMessage], notice: str) -> PhoneChat
     return PhoneChat(
         messages=[_telegram_message(message, by_id) for message in messages[-MESSAGES_SHOWN:]],
         question=question,
-        notice=notice,
+        notice="" if question else notice,
     )
 
 
