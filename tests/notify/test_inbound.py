@@ -440,7 +440,7 @@ async def test_code_works_in_a_private_chat_and_waits_for_its_member(
     await plane.take(await stage.write("new", "/link 0000000000"))
     assert "does not work" in (await stage.answers("new"))[-1]
     await plane.take(await stage.write("new", f"/link {code.code}"))
-    assert "confirm on the dashboard, under Channels, that `New` is you" in (await stage.answers("new"))[-1]
+    assert "confirm on the dashboard, under Your channels, that `New` is you" in (await stage.answers("new"))[-1]
     (claim,) = await links.list_own_claims(world.db, bea.actor)
     await plane.take(await stage.write("new", "/status"))
     assert "do not know who you are" in (await stage.answers("new"))[-1], "not before it is confirmed"

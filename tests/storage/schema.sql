@@ -2587,9 +2587,11 @@ begin
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
-        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, mac)
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at,
+        mac)
       values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
-        plane_now(), p_mac);
+        plane_now(), plane_now(), p_mac);
+      is_noted := true;
       known_account := p_account;
       known_mapping := p_mapping;
       created := created || 'account'::text;

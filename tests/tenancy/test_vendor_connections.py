@@ -105,6 +105,7 @@ async def test_a_vendor_that_does_not_answer_stores_nothing(
     stage.vendor.outage = Reply(503)
     refused = await create(http, world, body(stage))
     assert (refused.status_code, refused.json()["code"]) == (424, "delivery_failed")
+    assert refused.json()["hint"] == "Nothing was changed. Try again once its vendor answers."
     stage.vendor.outage = None
     assert (await create(http, world, body(stage))).status_code == 201
 

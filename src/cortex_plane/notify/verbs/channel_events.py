@@ -163,7 +163,7 @@ async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -
 
 def unknown_person() -> Forbidden:
     return Forbidden(
-        "I do not know who you are here. Link this account first: get a code on the dashboard under Channels, then send me"
+        "I do not know who you are here. Link this account first: get a code on the dashboard under Your channels, then send me"
         " `/link CODE` in a private chat.",
         code="sender_unknown",
     )

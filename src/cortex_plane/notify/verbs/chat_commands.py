@@ -101,7 +101,7 @@ async def _link(db: Database, chat: ChatContext, code: str) -> str:
     if not chat.message.chat.is_private:
         raise Forbidden("Codes work in private chats only: others could copy it here.", code="chat_not_private")
     if not code:
-        raise InvalidInput("Send the code with it: `/link CODE`. You get one on the dashboard under Channels.")
+        raise InvalidInput("Send the code with it: `/link CODE`. You get one on the dashboard under Your channels.")
     return await link_sender(db, chat.event, chat.message, code)
 
 
@@ -111,11 +111,11 @@ async def link_sender(db: Database, event: StoredEvent, message: ChatMessage, co
     try:
         draft = ClaimDraft(code=code[:100], external_user_id=message.sender.id, display_name=name)
     except ValidationError:
-        raise InvalidInput("This is no code. You get one on the dashboard under Channels.") from None
+        raise InvalidInput("This is no code. You get one on the dashboard under Your channels.") from None
     mapping = await links.claim_link(db, event.bridge(), event.target.connection_id, draft)
     if mapping.verified_at is not None:
         return "This account is linked to yours already."
-    return f"One step is left: confirm on the dashboard, under Channels, that `{name}` is you."
+    return f"One step is left: confirm on the dashboard, under Your channels, that `{name}` is you."
 
 
 COMMANDS: dict[str, Command] = {
