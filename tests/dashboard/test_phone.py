@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -347,6 +348,17 @@ async def test_requests_can_neither_make_nor_change_an_emulated_connection(plane
         strict.db, actor, trial.id, ConnectionChange(enabled=False), None, channels=channels
     )
     assert off.state is ConnectionState.DISABLED
+
+
+async def test_check_asks_the_emulator_and_leaves_nothing_to_do(plane: PhonePlane, strict: World) -> None:
+    for kind, trial in (await trials(strict)).items():
+        channels = replace(plane.reach.served, public_url="https://plane.example")
+        checked = await connections.check_connection(strict.db, strict.admin.actor, trial.id, channels=channels)
+        assert (checked.state, checked.to_do) == (ConnectionState.OK, []), kind
+        assert checked.inbound_url == f"{plane.address}/v1/connections/{trial.id}/inbound"
+    visitor = await start(plane, strict)
+    await write(visitor, "telegram", "/help")
+    await plane.until(strict.admin.actor, "telegram", says("/new begins a new conversation"))
 
 
 async def test_loopback_is_open_to_the_emulators_alone(plane: PhonePlane, strict: World) -> None:

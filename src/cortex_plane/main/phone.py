@@ -126,7 +126,7 @@ class SlackApp:
         emulator.bot_token = stored.get("bot_token") or f"xoxb-{secrets.token_hex(24)}"
         emulator.signing_secret = stored.get("signing_secret") or secrets.token_hex(16)
         own = {"bot_token": emulator.bot_token, "signing_secret": emulator.signing_secret}
-        return {"api_url": emulator.api_url}, {**stored, **own}
+        return {"api_url": emulator.api_url, "mode": "http"}, {**stored, **own}
 
     def attach(self, inbound_url: str) -> None:
         """In Slack's settings of an app, a person does this."""

@@ -111,6 +111,8 @@ class Reach:
     clients: Sequence[VendorClient] = ()
     is_public: bool = False
     """Others reach `public_url`: somebody set it."""
+    local_url: str | None = None
+    """Where this process serves."""
     emulates: bool = False
     """Channels reach the emulators of `cortex up`."""
 
@@ -126,7 +128,7 @@ class Reach:
             mailing=self.email is not None,
             allowed=self.webhooks.allowed,
             public_url=self.public_url if self.is_public else None,
-            local_url=None if self.is_public else self.public_url,
+            local_url=self.local_url,
             emulates=self.emulates,
         )
 
@@ -159,6 +161,7 @@ def reach_of(settings: Settings, address: str, sink: MailSink | None = None, emu
     return Reach(
         public_url=settings.public_url or address,
         is_public=settings.public_url is not None,
+        local_url=address,
         emulates=bool(emulators),
         interactive={vendor.channel_type: vendor for vendor in vendors},
         clients=clients,

@@ -150,7 +150,9 @@ class ServedChannels:
         target = Target(connection_id=id, connection=name, config=config, secrets=secrets, address="", member="")
         try:
             async with asyncio.timeout(IDENTIFY_SECONDS):
-                return await vendor.identify(target, self.inbound_url(channel_type, id, config))
+                identity = await vendor.identify(target, self.inbound_url(channel_type, id, config))
+            # At an emulator nobody has anything to do.
+            return replace(identity, to_do=()) if EMULATED in config else identity
         except TimeoutError:
             raise _no_answer(f"{channel_type} did not answer within {IDENTIFY_SECONDS:g} seconds.") from None
         except TryAgain as error:
@@ -166,7 +168,7 @@ class ServedChannels:
         """Where a vendor posts events. An emulator on this machine reaches the plane without a public address."""
         if channel_type not in self.vendors:
             return None
-        base = self.public_url
+        base = None if EMULATED in config else self.public_url
         if base is None and _is_local(config.get("api_url", "")):
             base = self.local_url
         return None if base is None else f"{base.rstrip('/')}/v1/connections/{id}/inbound"
