@@ -99,8 +99,11 @@ def test_chat_on_telegram_approve_on_slack_and_again_after_a_restart(folder: Pat
         assert plane.end(signal.SIGINT) == 0, plane.said
 
 
-def test_plane_that_others_reach_has_no_phone(folder: Path) -> None:
-    with Plane(folder, CORTEX_PORT="0", CORTEX_HOST="0.0.0.0") as plane:
+@pytest.mark.parametrize(
+    "settings", [{"CORTEX_HOST": "0.0.0.0"}, {"CORTEX_PUBLIC_URL": "https://plane.example"}], ids=["host", "public_url"]
+)
+def test_plane_that_others_reach_has_no_phone(folder: Path, settings: dict[str, str]) -> None:
+    with Plane(folder, CORTEX_PORT="0", **settings) as plane:
         plane.wait_until_ready()
         assert TRY not in plane.said
         assert plane.get("/v1/connections")["items"] == []

@@ -72,6 +72,7 @@ def test_slack_asks_for_a_reason_in_a_form(stage: Stage, people: People, picture
     card = page.locator(".say-theirs", has_text="ship 3.2").filter(has_text="Approval needed")
     card.get_by_role("button", name="Deny").click()
     form = page.get_by_role("dialog", name="Deny")
+    expect(form.get_by_label("Reason")).to_be_focused()
     form.get_by_label("Reason").fill("not before Monday")
     picture(page, "desktop-try-form")
     form.get_by_role("button", name="Send").click()

@@ -160,6 +160,15 @@ async def test_start_links_only_whoever_pressed_it(plane: PhonePlane, strict: Wo
     assert [entry.action for entry in entries].count("identity_linked") == 4, "once for each person and app"
 
 
+async def test_phone_can_be_started_again_after_unlinking(plane: PhonePlane, strict: World) -> None:
+    visitor = await start(plane, strict)
+    (mapping, _) = (await connections.list_own_mappings(strict.db, strict.admin.actor, None, 10)).items
+    await connections.unlink_own(strict.db, strict.admin.actor, mapping.id)
+    assert "Your phone" in (await visitor.get(TRY)).text
+    await start(plane, strict)
+    assert len(await senders(strict, strict.admin)) == 2
+
+
 async def test_nobody_reads_or_writes_in_the_chat_of_another(plane: PhonePlane, strict: World) -> None:
     bea = await strict.person(Role.MEMBER, name="Bea")
     admin, other = await start(plane, strict), await start(plane, strict, bea)

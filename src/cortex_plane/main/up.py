@@ -66,7 +66,7 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     await demo.prepare_gates_demo(db, admin)
                     await demo.prepare_chat_demo(db, admin)
                 phone: EmulatedPhone | None = None
-                if settings.database_url is None and _is_loopback(settings.host):
+                if _has_phone(settings):
                     phone = await stack.enter_async_context(emulated_phone(db, admin))
                 link = (await logins.issue_own_login_link(db, admin)).url_path
                 environment = {
@@ -110,10 +110,11 @@ async def _access(db: Database, home: Path) -> str:
     return str(secret)
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether nobody on another machine reaches this plane."""
-    address = literal(host)
-    return host == "localhost" if address is None else address.is_loopback
+def _has_phone(settings: Settings) -> bool:
+    """Emulators are for one person trying things out: where nobody else reaches this plane, and its database is not somebody's own."""
+    address = literal(settings.host)
+    is_loopback = settings.host == "localhost" if address is None else address.is_loopback
+    return is_loopback and settings.public_url is None and settings.database_url is None
 
 
 def _program() -> str:

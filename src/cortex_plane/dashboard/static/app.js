@@ -146,6 +146,12 @@
     line.focus();
   });
 
+  // A form that opens over the chat takes the focus, once.
+  document.addEventListener("htmx:afterSettle", () => {
+    const words = document.querySelector(".phone-sheet textarea:not([data-open])");
+    if (words) { words.dataset.open = "yes"; words.focus(); }
+  });
+
   // Keys -------------------------------------------------------------------------------------------------------
 
   const rows = () => [...document.querySelectorAll("[data-row]")];
