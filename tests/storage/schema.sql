@@ -6668,6 +6668,9 @@ CREATE TABLE public.tool_confirmation (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     revoked_at timestamp with time zone,
     revoked_by text,
+    version bigint,
+    revoked_version bigint,
+    revoked_by_id uuid,
     CONSTRAINT chk_tool_confirmation_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
     CONSTRAINT chk_tool_confirmation_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
     CONSTRAINT chk_tool_confirmation_risk CHECK ((risk = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text, 'critical'::text]))),
@@ -8909,6 +8912,10 @@ GRANT SELECT,INSERT ON TABLE public.tool_confirmation TO cortex_app;
 GRANT UPDATE(revoked_at) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT UPDATE(revoked_by) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_version) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_by_id) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.tool_server TO cortex_app;
 
