@@ -998,8 +998,10 @@ begin
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
-      select m.author_id union all select m.key_id
-      -- A message of a channel: whoever set its connection up could have made it.
+      select m.author_id
+      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      union all select m.key_id where not exists (
+        select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
       union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
@@ -2213,6 +2215,13 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   select j.org_id, j.id, extract(epoch from (j.pause ->> 'hold_by')::timestamptz - (select plane_now()))::double precision
   from job j
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
+$$;
+
+CREATE FUNCTION public.find_trial_connections() RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from channel_connection c where c.config ? 'emulated' and c.disabled_at is null
 $$;
 
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -8136,6 +8145,9 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;

@@ -267,6 +267,19 @@ set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, n
 where n.id = $1
 
 
+-- name: repeat_open_cards
+-- The messages of a connection are gone: nothing changes them any more, and those that still ask are sent anew.
+with gone as (
+  update notification n set message_ref = null, shown = '{}'
+  where n.connection_id = $1 and not exists (
+    select from approval_request r where r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'))
+update notification n
+set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, next_attempt_at = plane_now(), message_ref = null,
+  shown = '{}', said = '{}', data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
+from approval_request r
+where n.connection_id = $1 and n.kind = 'approval' and r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'
+
+
 -- name: report_undelivered
 update notification n set status = 'dead', last_error = $3, next_attempt_at = null
 where n.org_id = $4 and n.connection_id = $1 and n.message_ref = $2 and n.status = 'delivered'
