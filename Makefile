@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) +
 # Every process would compile the sources anew, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help up example test strain check browser bench profile soak docs lock resolve wheel clean
+.PHONY: help up example test strain check browser vendortypes bench profile soak docs lock resolve wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -47,6 +47,11 @@ browser:
 	      { timeout 120 apt-get update -qq >/dev/null 2>&1; $(INSTALL) chromium-headless-shell >/dev/null 2>&1; } || \
 	      command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || \
 	      $(INSTALL) chromium >/dev/null 2>&1; }; } || true
+
+VENDOR_TYPES := @grammyjs/types@5.0.0 @slack/types@3.2.0 @slack/web-api@8.2.0 @slack/bolt@5.1.0 @types/node@24 typescript@5.9.3
+vendortypes: $(VENV)/.develops ## Check what the emulators of vendors say against the types that npm has for it
+	@npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/vendortypes $(VENDOR_TYPES)
+	@CORTEX_VENDOR_TYPES=$(CURDIR)/$(VENV)/vendortypes/node_modules $(RUN)/python -m pytest tests/emulators/test_vendor_types.py -q
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(if $(OUT),--out $(OUT)) $(PARTS)

@@ -79,9 +79,17 @@ class TestSetUp:
     async def test_an_endpoint_that_discord_cannot_verify_is_something_to_do(
         self, discord: DiscordEmulator, channel: DiscordChannel
     ) -> None:
-        identity = await channel.identify(at(discord, ""), f"{discord.url}/nothing-there")
+        stored = at(discord, "", public_key=discord.public_key)
+        identity = await channel.identify(stored, f"{discord.url}/nothing-there")
         assert discord.endpoint is None
         assert "could not verify" in identity.to_do[0]
+
+    async def test_what_needs_a_stored_connection_is_left_for_later(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        identity = await channel.identify(at(discord, ""), f"{discord.url}/inbound")
+        assert identity.is_unfinished
+        assert ("PATCH", "/api/v10/applications/@me") not in [request[:2] for request in discord.requests]
 
     async def test_without_a_public_address_it_says_what_is_missing(
         self, discord: DiscordEmulator, channel: DiscordChannel
@@ -92,7 +100,7 @@ class TestSetUp:
         discord.token = "another"
         with pytest.raises(InvalidInput) as refusal:
             await channel.identify(at(discord, ""), None)
-        assert refusal.value.details["field"] == "bot_token"
+        assert refusal.value.details["field"] == "secrets.bot_token"
         assert BOT_TOKEN not in str(refusal.value)
 
 
@@ -268,7 +276,7 @@ class TestPresses:
         ada = discord.user("ada")
         sent = await channel.send(outgoing(replace(door.target, address=ada), card(APPROVE, DENY)))
         press = await discord.press(ada, shown_to(discord, ada), "Approve")
-        assert press.response == {"type": 6, "data": {}}
+        assert press.response == {"type": 6}
         (event,) = door.events()
         assert isinstance(event, ButtonPress)
         assert (event.sender.id, event.sender.name, event.note) == (ada, "Ada", None)
@@ -357,6 +365,17 @@ class TestCommands:
         (event,) = door.events()
         assert isinstance(event, ChatMessage)
         assert (event.text, event.chat.is_private) == (text, True)
+
+    async def test_answers_name_commands_as_they_are_typed_here(
+        self, discord: DiscordEmulator, channel: DiscordChannel, door: Door
+    ) -> None:
+        paused = await discord.command(discord.user("ada"), "pause")
+        (event,) = door.events()
+        assert isinstance(event, ChatMessage)
+        text = "Paused. /resume goes on. See https://plane.example/status and /etc."
+        await channel.answer(door.target, event, InboundAnswer(text=text))
+        seen = message_text({"content": paused.shown[0], "embeds": []})
+        assert seen == text.replace("/resume", "/cortex resume")
 
     async def test_a_command_in_a_server_is_not_private(self, discord: DiscordEmulator, door: Door) -> None:
         await discord.command(discord.user("ada"), "link", discord.guild_channel("general"), code="K7")

@@ -18,6 +18,7 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.door import database_time, status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
@@ -55,18 +56,13 @@ class DiscordStage:
         self._now: Callable[[], Awaitable[float]]
 
     async def connect(self, world: World) -> UUID:
-        config = {
-            "api_url": self.discord.url, "public_key": self.discord.public_key, "application_id": self.discord.application_id,
-        }  # fmt: skip
         draft = ConnectionDraft(
-            channel_type="discord",
-            name="discord",
-            config=config,
-            secrets={"bot_token": BOT_TOKEN},
+            channel_type="discord", name="discord", config={"api_url": self.discord.url}, secrets={"bot_token": BOT_TOKEN},
             agent=world.agent.slug,
-        )
+        )  # fmt: skip
         self._now = partial(database_time, world)
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        served = ServedChannels(vendors={"discord": self.channel})
+        return (await connections.create_connection(world.db, world.admin.actor, draft, channels=served)).id
 
     def address(self, name: str) -> str:
         return self.discord.user(name)
@@ -111,7 +107,7 @@ class DiscordStage:
         return await self._press(name, message, data, True)
 
     async def _press(self, name: str, message: SeenMessage, custom_id: str, private: bool) -> VendorRequest:
-        data = {"component_type": 2, "custom_id": custom_id, "id": 2}
+        data = {"component_type": 2, "custom_id": custom_id}
         pressed = self.discord.messages[message.ref.partition(":")[2]]
         return await self._act(3, name, message.chat if private else self._room, data, pressed)
 

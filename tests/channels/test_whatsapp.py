@@ -25,7 +25,7 @@ from cortex_plane.notify.model.channels import (
     read_button,
 )
 from cortex_plane.notify.model.notifications import ChatReply, Occasion, Target, TryAgain, Undeliverable
-from cortex_plane.notify.verbs.channel_port import MoreChannel
+from cortex_plane.notify.verbs.channel_port import InteractiveChannel, MoreChannel
 from tests.channels.door import NOW, URL, Door, approved, card, open_door, outgoing, target
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
@@ -81,6 +81,7 @@ def titles(message: dict[str, Any]) -> list[str]:
 
 
 def test_it_is_a_channel_with_more(channel: WhatsAppChannel) -> None:
+    assert isinstance(channel, InteractiveChannel)
     assert isinstance(channel, MoreChannel)
 
 
@@ -105,9 +106,9 @@ class TestSetUp:
     @pytest.mark.parametrize(
         ("change", "field"),
         [
-            ({"access_token": "x" * 30}, "access_token"),
-            ({"app_secret": "f" * 32}, "app_secret"),
-            ({}, "phone_number_id"),
+            ({"access_token": "x" * 30}, "secrets.access_token"),
+            ({"app_secret": "f" * 32}, "secrets.app_secret"),
+            ({}, "config.phone_number_id"),
         ],
     )
     async def test_a_wrong_value_names_its_field(

@@ -8,15 +8,18 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest_asyncio
 
+from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
+from tests.channels.behaviour import PUBLIC_URL, Arrived, ChannelSuite, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.emulators.vendor_server import VendorFault
@@ -30,6 +33,7 @@ from tests.emulators.whatsapp import (
     text_of,
     urls_of,
 )
+from tests.fixtures.approvals import shown
 from tests.fixtures.people import World
 
 _FAULTS = {
@@ -51,12 +55,13 @@ class WhatsAppStage:
         self.whatsapp = whatsapp
 
     async def connect(self, world: World) -> UUID:
-        secrets = {"access_token": ACCESS_TOKEN, "app_secret": APP_SECRET, "verify_token": "check"}
+        secrets = {"access_token": ACCESS_TOKEN, "app_secret": APP_SECRET}
         config = {"api_url": self.whatsapp.url, "phone_number_id": PHONE_NUMBER_ID}
         draft = ConnectionDraft(
             channel_type="whatsapp", name="whatsapp", config=config, secrets=secrets, agent=world.agent.slug
         )
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        served = ServedChannels(vendors={"whatsapp": self.channel})
+        return (await connections.create_connection(world.db, world.admin.actor, draft, channels=served)).id
 
     def address(self, name: str) -> str:
         return self.whatsapp.person(name).wa_id
@@ -149,3 +154,26 @@ class TestWhatsAppInteractive(InteractiveSuite):
     async def stage(self) -> AsyncIterator[WhatsAppStage]:
         async with whatsapp_stage() as stage:
             yield stage
+
+    async def test_more_shows_the_whole_request_and_decides_nothing(
+        self, strict: World, admin: asyncpg.Connection, stage: WhatsAppStage
+    ) -> None:
+        plane = await self._plane(strict, admin, stage)
+        asked, message = await self._asked(plane, to="production", note="x" * 1500)
+        assert set(message.buttons) == {"Deny", "Respond", "More"}
+        await plane.take(await stage.press("bea", message, "More"))
+        whole = "".join(await stage.answers("bea"))
+        assert "x" * 1500 in whole
+        assert f"{PUBLIC_URL}/approvals/{asked.id}" in whole
+        assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
+
+    async def test_more_is_for_those_who_see_the_request(
+        self, strict: World, admin: asyncpg.Connection, stage: WhatsAppStage
+    ) -> None:
+        plane = await self._plane(strict, admin, stage)
+        _, message = await self._asked(plane)
+        for name, words in (("mia", "not one of those"), ("sam", "do not know who you are")):
+            await plane.take(await stage.press(name, message, "More"))
+            (answer,) = await stage.answers(name)
+            assert words in answer
+            assert "production" not in answer

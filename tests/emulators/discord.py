@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.emulators.published_types import check_published
 from tests.emulators.vendor_server import VendorFault, VendorFaults, served_on_loopback
 
 BOT_TOKEN = "MTIz.emulated.discord-bot-token"
@@ -29,6 +30,7 @@ _EPHEMERAL, _LOADING = 64, 128
 _DM, _GUILD_TEXT = 1, 0
 _ANSWERS = {1: {1}, 2: {4, 5, 9}, 3: {4, 5, 6, 7, 9}, 5: {4, 5, 6, 7}}
 """Types of responses that fit each type of interaction."""
+_INTERACTIONS = {2: "SlashCommand", 3: "Press", 5: "Form"}
 
 
 class InteractionFailed(Exception):
@@ -155,7 +157,7 @@ class DiscordEmulator:
 
     async def press_data(self, user: str, message: dict[str, Any], custom_id: str) -> Interaction:
         """A press of a button that may not be there any more: a client can be late, or modified."""
-        data = {"component_type": 2, "custom_id": custom_id, "id": 2}
+        data = {"component_type": 2, "custom_id": custom_id}
         return await self._interact(3, user, message["channel_id"], data, message=message)
 
     async def submit(self, user: str, opened: Interaction, note: str) -> Interaction:
@@ -238,12 +240,14 @@ class DiscordEmulator:
             payload["member"] = _member(self.users[user])
         if message is not None:
             payload["message"] = message
+        check_published("discord", _INTERACTIONS[kind], payload)
         interaction = Interaction(body=orjson.dumps(payload), payload=payload)
         self.interactions[token] = interaction
         return interaction
 
     def respond(self, interaction: Interaction, response: dict[str, Any]) -> None:
         """What the application answers at first."""
+        check_published("discord", "InteractionAnswer", response)
         interaction.response = response
         kind, data = interaction.response["type"], interaction.response.get("data", {})
         if kind not in _ANSWERS[interaction.payload["type"]]:
@@ -330,6 +334,7 @@ class DiscordEmulator:
             wait = self._wait(f"{request.method} {request.url.path}")
             if wait is not None:
                 body = {"message": "You are being rate limited.", "retry_after": wait, "global": False}
+                check_published("discord", "RateLimit", body)
                 return JSONResponse(body, 429, {**self._limits(request), "Retry-After": str(int(wait) + 1)})
             if request.method != "GET" and "/messages" in request.url.path:
                 return await self.faults.around(lambda: self._act(act, request))
@@ -341,6 +346,7 @@ class DiscordEmulator:
         try:
             result = await act(request)
         except DiscordError as error:
+            check_published("discord", "ErrorAnswer", error.body)
             return JSONResponse(error.body, error.status, self._limits(request))
         if result is None:
             return Response(status_code=204, headers=self._limits(request))
@@ -365,13 +371,15 @@ class DiscordEmulator:
         }  # fmt: skip
 
     async def _get_application(self, request: Request) -> dict[str, Any]:
-        return {
-            "id": self.application_id, "name": "Cortex", "icon": None, "description": "", "summary": "", "type": None,
+        application: dict[str, Any] = {
+            "id": self.application_id, "name": "Cortex", "icon": None, "description": "", "summary": "", "flags_new": "0",
             "bot": self._bot(), "bot_public": False, "bot_require_code_grant": False, "verify_key": self.public_key,
-            "flags": 0, "hook": True, "rpc_origins": [], "redirect_uris": [], "team": None,
+            "flags": 0, "rpc_origins": [], "redirect_uris": [], "team": None,
             "interactions_endpoint_url": self.endpoint, "owner": _user(self.application_id, "owner", "Owner"),
             "approximate_guild_count": 1, "approximate_user_install_count": 0, "integration_types_config": {"0": {}},
         }  # fmt: skip
+        check_published("discord", "Application", application)
+        return application
 
     async def _change_application(self, request: Request) -> dict[str, Any]:
         change = await request.json()
@@ -389,7 +397,9 @@ class DiscordEmulator:
         return self._bot()
 
     def _bot(self) -> dict[str, Any]:
-        return {**_user(self.bot_id, "cortex", None), "bot": True, "verified": True, "mfa_enabled": True, "flags": 0}
+        user = {**_user(self.bot_id, "cortex", None), "bot": True, "verified": True, "mfa_enabled": True, "flags": 0}
+        check_published("discord", "User", user)
+        return user
 
     async def _open_channel(self, request: Request) -> dict[str, Any]:
         recipient = (await request.json()).get("recipient_id")
@@ -403,6 +413,7 @@ class DiscordEmulator:
 
     async def _put_commands(self, request: Request) -> list[dict[str, Any]]:
         commands = await request.json()
+        check_published("discord", "Commands", commands)
         for command in commands:
             _check_command(command)
         self.commands = [
@@ -421,6 +432,7 @@ class DiscordEmulator:
 
     async def _create_message(self, request: Request) -> dict[str, Any]:
         channel, draft = self._channel(request), await request.json()
+        check_published("discord", "MessageDraft", draft)
         if channel["type"] == _DM and channel["recipients"][0]["id"] in self.unreachable:
             raise DiscordError(403, 50007, "Cannot send messages to this user")
         _check_message(draft)
@@ -439,11 +451,13 @@ class DiscordEmulator:
 
     async def _change_message(self, request: Request) -> dict[str, Any]:
         message, change = self._known_message(request), await request.json()
+        check_published("discord", "MessageChange", change)
         _check_message({**{name: message[name] for name in ("content", "embeds", "components")}, **change})
         return self._store(self._changed(message, change))
 
     async def _follow_up(self, request: Request) -> dict[str, Any]:
         interaction, draft = self._interaction(request), await request.json()
+        check_published("discord", "Followup", draft)
         _check_message(draft)
         message = self._interaction_message(interaction, draft)
         interaction.followups.append(message)
@@ -451,6 +465,7 @@ class DiscordEmulator:
 
     async def _change_original(self, request: Request) -> dict[str, Any]:
         interaction, change = self._interaction(request), await request.json()
+        check_published("discord", "MessageChange", change)
         _check_message(change)
         if interaction.original is None:
             if interaction.response.get("type") not in (6, 7) or "message" not in interaction.payload:
@@ -479,6 +494,7 @@ class DiscordEmulator:
         return message
 
     def _store(self, message: dict[str, Any]) -> dict[str, Any]:
+        check_published("discord", "Message", message)
         self.messages[message["id"]] = message
         self.versions.append(message)
         return message
@@ -494,7 +510,10 @@ class DiscordEmulator:
         if "nonce" in draft:
             message["nonce"] = draft["nonce"]
         if reference := draft.get("message_reference"):
-            message |= {"type": 19, "message_reference": {"type": 0, "channel_id": channel, **reference}}
+            message |= {
+                "type": 19,
+                "message_reference": {"type": 0, "channel_id": channel, "message_id": reference["message_id"]},
+            }
             message["referenced_message"] = self.messages.get(reference["message_id"])
         if draft.get("allowed_mentions") != {"parse": []}:
             message["mention_everyone"] = "@everyone" in message["content"]
@@ -559,12 +578,12 @@ def _member(user: dict[str, Any]) -> dict[str, Any]:
     return {
         "user": user, "roles": [], "premium_since": None, "permissions": "2248473465835073", "pending": False, "nick": None,
         "mute": False, "deaf": False, "joined_at": "2024-01-01T00:00:00+00:00", "flags": 0, "avatar": None,
-        "communication_disabled_until": None, "unusual_dm_activity_until": None,
+        "communication_disabled_until": None,
     }  # fmt: skip
 
 
 def _embed(embed: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "rich", **embed, "content_scan_version": 0}
+    return {"type": "rich", **embed}
 
 
 def _numbered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ class SlackEmulator:
         self.deliveries: list[tuple[str, dict[str, str], bytes, int]] = []
         """What was posted to the app: its kind, headers, body and the status of the answer."""
         self.traffic: list[tuple[str, dict[str, Any]]] = []
-        """Payloads as they were sent and blocks as they were accepted, with the type that Slack has for them."""
+        """Requests, results and payloads, with the name that Slack has for their types."""
         self.is_revoked = False
         self._now, self._first_retry = now, first_retry
         self._users: dict[str, str] = {}
@@ -209,9 +209,7 @@ class SlackEmulator:
         """A press of any button, as of a screen that has not seen the last change."""
         self._users.setdefault(user, "A person")
         where = self._channels[message.channel]
-        action = {
-            name: value for name, value in button.items() if name in ("action_id", "text", "value", "type", "style")
-        }
+        action = {name: value for name, value in button.items() if name in ("action_id", "text", "value", "type")}
         self._send_interaction({
             "type": "block_actions", "user": self._person(user), "trigger_id": self._trigger(user),
             "container": {"type": "message", "message_ts": message.ts, "channel_id": where.id, "is_ephemeral": False},
@@ -233,7 +231,7 @@ class SlackEmulator:
         }  # fmt: skip
         fields = {name: value for name, value in view.view.items() if name in _VIEW_FIELDS}
         self._send_interaction({
-            "type": "view_submission", "user": self._person(view.user), "trigger_id": self._trigger(view.user),
+            "type": "view_submission", "user": {"id": view.user, "name": self._users[view.user].lower(), "team_id": TEAM}, "trigger_id": self._trigger(view.user),
             "view": {"id": view.id, "team_id": TEAM, "state": {"values": state}, "hash": "1.a", "app_id": APP,
                      "bot_id": BOT, "root_view_id": view.id, "previous_view_id": None, "external_id": "",
                      "app_installed_team_id": TEAM, "clear_on_close": False, "notify_on_close": False, **fields},
@@ -249,7 +247,7 @@ class SlackEmulator:
 
     def uninstall(self) -> None:
         """Somebody removes the app from the workspace."""
-        self._send_event({"type": "app_uninstalled", "event_ts": self._ts()})
+        self._send_event({"type": "app_uninstalled"})
         self.is_revoked = True
 
     def fail(self, how: EmulatorFault | str, times: int = 1) -> None:
@@ -271,6 +269,7 @@ class SlackEmulator:
     async def _handle(self, request: Request) -> Response:
         try:
             parameters = await read_parameters(request)
+            self.traffic.append((f"{request.path_params['method']} request", parameters))
             token = request.headers.get("authorization", "").removeprefix("Bearer ") or parameters.get("token")
             if not token:
                 raise WebApiError("not_authed")
@@ -283,6 +282,7 @@ class SlackEmulator:
                 raise WebApiError("unknown_method", req_method=request.path_params["method"])
             fault = await self._fault(request.path_params["method"])
             result = method(parameters)
+            self.traffic.append((f"{request.path_params['method']} result", {"ok": True, **result}))
         except WebApiError as error:
             return JSONResponse({"ok": False, "error": error.error, **error.fields})
         except (ValueError, TypeError):
@@ -328,7 +328,6 @@ class SlackEmulator:
             raise WebApiError("thread_not_found")
         message = self._add(channel, BOT_USER, text, blocks=blocks, thread=thread)
         self.history.append(SlackMessage(**vars(message)))
-        self.traffic.append(("ChatPostMessageArguments", {"channel": channel.id, "text": text, "blocks": blocks}))
         return {"channel": channel.id, "ts": message.ts, "message": self._message(message)}
 
     def _update(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,7 +379,6 @@ class SlackEmulator:
             block.setdefault("block_id", f"block{number}")
         shown = SlackView(f"V{next(self._numbers):08}", user, view)
         self.views.append(shown)
-        self.traffic.append(("ModalView", view))
         return {"view": {"id": shown.id, **view}}
 
     def _user_info(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -476,7 +474,7 @@ class SlackEmulator:
 
     def _send_interaction(self, payload: dict[str, Any]) -> None:
         full = {**payload, "team": {"id": TEAM, "domain": "emulated"}, "api_app_id": APP, "token": "verification",
-                "enterprise": None, "is_enterprise_install": False}  # fmt: skip
+                "is_enterprise_install": False}  # fmt: skip
         self.traffic.append((payload["type"], full))
         self._start(self._post_form("interaction", {"payload": orjson.dumps(full).decode()}))
 

@@ -44,6 +44,10 @@ TOAST_LIMIT = 200
 QUERY_SECONDS = 15.0
 """After that a press can no longer be answered."""
 LONGEST_POLL = 50.0
+_ABILITIES = (
+    "can_read_all_group_messages", "supports_inline_queries", "can_connect_to_business", "has_main_web_app",
+    "has_topics_enabled", "allows_users_to_create_topics", "can_manage_bots", "supports_join_request_queries",
+)  # fmt: skip
 _NEW_USER = "A person"
 _NOT_MODIFIED = (
     "Bad Request: message is not modified: specified new message content and reply markup are exactly the same as a "
@@ -123,7 +127,7 @@ class TelegramEmulator:
         self.webhook: dict[str, Any] = {"url": ""}
         self.queries: dict[str, CallbackQuery] = {}
         self.traffic: list[tuple[str, dict[str, Any]]] = []
-        """Updates and results as they were sent, with the type that Telegram has for them."""
+        """Requests, results and updates, with the name that Telegram has for their types."""
         self._now, self._first_retry = now, first_retry
         self._users: dict[int, str] = {}
         self._chats: dict[int, _Chat] = {}
@@ -239,7 +243,9 @@ class TelegramEmulator:
             method = self._methods().get(request.path_params["method"].lower())
             if method is None:
                 raise BotApiError(404, "Not Found")
-            result = await method(await read_parameters(request))
+            parameters = await read_parameters(request)
+            self.traffic.append((f"{request.path_params['method']} request", parameters))
+            result = await method(parameters)
         except BotApiError as error:
             problem: dict[str, Any] = {"ok": False, "error_code": error.status, "description": error.description}
             if error.parameters:
@@ -260,8 +266,7 @@ class TelegramEmulator:
         }  # fmt: skip
 
     async def _get_me(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        me = {**self._user(BOT_ID), "can_join_groups": True, "can_read_all_group_messages": False,
-              "supports_inline_queries": False, "can_connect_to_business": False, "has_main_web_app": False}  # fmt: skip
+        me = {**self._user(BOT_ID), "can_join_groups": True, **dict.fromkeys(_ABILITIES, False)}
         self.traffic.append(("UserFromGetMe", me))
         return me
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cortex_plane.channels.discord import DiscordChannel
 from cortex_plane.channels.email import EmailChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.telegram.channel import TelegramChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.webhooks import WebhookChannel
+from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.main.settings import Settings
@@ -30,7 +32,9 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
-VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (TelegramChannel, SlackChannel)
+VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (
+    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel,
+)  # fmt: skip
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
 MAIL_FOLDER = "mail"

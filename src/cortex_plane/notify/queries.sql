@@ -201,12 +201,6 @@ where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - in
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
 
 
--- name: note_sender
--- They are there: what could not be sent to them before may arrive now.
-update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 minute' or suppressed_at is not null)
-
-
 -- name: open_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.user_account_id as member_id, n.address, n.data,
   n.mapping_id, n.desired_version, n.rendered_version, n.message_ref, n.shown, n.said, n.tried_at, n.sent_at, n.attempts, n.created_at,
@@ -345,6 +339,11 @@ returning seq
 update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
 where id = $1 and suppressed_at is null
 returning id
+
+
+-- name: trust_sender
+-- They are there: what could not be sent to them before may arrive now.
+update channel_mapping set suppressed_at = null, suppressed_reason = null where id = $1 and suppressed_at is not null
 
 
 -- name: upsert_chat

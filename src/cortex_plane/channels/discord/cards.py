@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.card_text import CardLine, LineKind, alert_lines, card_heading, card_lines, fit
+from cortex_plane.channels.card_text import CardLine, LineKind, card_heading, card_lines, fit, short_lines
 from cortex_plane.channels.chat_markup import ChatMarkup
 from cortex_plane.notify.model.channels import Button, ButtonAction
 from cortex_plane.notify.model.notifications import Alert, Card, Occasion
@@ -62,11 +62,9 @@ def _size(line: CardLine) -> int:
     return size if size < MAX_EMBED else 2 * MAX_EMBEDS
 
 
-def shows_whole(card: Card) -> bool:
-    if card.truncated or card.redacted:
-        return False
-    _, is_whole = fit(card_lines(card, card.requested_at)[1:], MAX_EMBEDS - _MARGIN, _size)
-    return is_whole
+def fit_card(lines: Sequence[CardLine]) -> tuple[Sequence[CardLine], bool]:
+    """What is surely whole, also when its times and its heading have changed a little."""
+    return fit(lines[1:], MAX_EMBEDS - _MARGIN, _size)
 
 
 def card_message(card: Card, now: datetime, *, is_first: bool) -> dict[str, Any]:
@@ -100,8 +98,8 @@ def calls_again(card: Card, shown_hash: str | None) -> bool:
     return card.occasion in (Occasion.REMINDED, Occasion.ESCALATED, Occasion.DELEGATED) or card.input_hash != shown_hash
 
 
-def alert_message(alert: Alert) -> dict[str, Any]:
-    heading, *lines = alert_lines(alert)
+def alert_message(alert: Alert, now: datetime) -> dict[str, Any]:
+    heading, *lines = short_lines(alert, now)
     fitted, _ = fit(lines, MAX_EMBED - _MARGIN, _size)
     return {
         "content": MARKUP.line(heading)[:_MAX_HEADING],

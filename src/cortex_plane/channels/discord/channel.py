@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.card_text import chunks
+from cortex_plane.channels.card_text import chunks, concerns_every_change, shows_whole
 from cortex_plane.channels.discord import cards, interactions
 from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi, DiscordRefusal
 from cortex_plane.channels.vendor_http import VendorClient
@@ -65,11 +65,10 @@ class DiscordChannel:
         await self._client.close()
 
     def shows_whole(self, card: Card) -> bool:
-        return cards.shows_whole(card)
+        return shows_whole(card, cards.fit_card)
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
-        """Every change, because the message is edited; not a request that ended before its first message."""
-        return bool(last) or card.status is ApprovalStatus.PENDING
+        return concerns_every_change(card, last)
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity:
         try:
@@ -77,17 +76,26 @@ class DiscordChannel:
             bot = await self._api.call(target, "GET", "/users/@me")
         except DiscordRefusal as error:
             if error.gone:
-                raise InvalidInput("Discord does not accept this token.", field="bot_token") from None
-            raise InvalidInput(error.message, field="api_url") from None
+                raise InvalidInput("Discord does not accept this token.", field="secrets.bot_token") from None
+            raise InvalidInput(error.message, field="config.api_url") from None
         try:
             id, public_key = str(application["id"]), str(application["verify_key"])
             config = {"application_id": id, "public_key": public_key, "bot_id": str(bot["id"])}
             account = f"@{bot['username']}"
         except (KeyError, TypeError):
-            raise InvalidInput("The server at this address does not answer as Discord does.", field="api_url") from None
+            raise InvalidInput(
+                "The server at this address does not answer as Discord does.", field="config.api_url"
+            ) from None
         await self._api.call(target, "PUT", f"/applications/{id}/commands", interactions.commands())
-        to_do = [*await self._set_endpoint(target, application, inbound_url), *_invite(application, id)]
-        return ConnectionIdentity(account=account, external_id=id, config=config, to_do=tuple(to_do))
+        # Discord calls the address before it takes it, and the plane can answer only for a connection that is stored.
+        is_unfinished = inbound_url is not None and target.config.get("public_key") != public_key
+        to_do = [] if is_unfinished else await self._set_endpoint(target, application, inbound_url)
+        if is_unfinished:
+            to_do.append("Check this connection: Discord verifies the address for interactions then.")
+        to_do += _invite(application, id)
+        return ConnectionIdentity(
+            account=account, external_id=id, config=config, to_do=tuple(to_do), is_unfinished=is_unfinished
+        )
 
     async def _set_endpoint(self, target: Target, application: Mapping[str, Any], inbound_url: str | None) -> list[str]:
         """What is left to do for the address to which Discord posts interactions."""
@@ -102,13 +110,9 @@ class DiscordChannel:
         except DiscordRefusal as error:
             if error.vendor_code != INVALID_FORM:
                 raise
-            # Discord calls the address before it takes it, and the connection may not be stored yet.
+            place = "the Developer Portal → General Information → Interactions Endpoint URL"
             return [
-                (
-                    f"Check this connection again: Discord could not verify {inbound_url}. If that does not help, see whether it is"
-                    " reachable from the internet, or enter it as Interactions Endpoint URL on General Information in the"
-                    " Developer Portal."
-                )
+                f"Discord could not verify {inbound_url}. Make it reachable from the internet and check again, or enter it in {place}."
             ]
         return []
 
@@ -120,7 +124,7 @@ class DiscordChannel:
 
     async def answer(self, target: Target, event: InboundEvent, answer: InboundAnswer) -> str | None:
         to = event.answer_to
-        first, *rest = chunks(cards.escape(answer.text), cards.MAX_TEXT) or ("Done.",)
+        first, *rest = chunks(cards.escape(interactions.as_typed(answer.text)), cards.MAX_TEXT) or ("Done.",)
         path = f"/webhooks/{to.get('application_id')}/{to.get('token')}"
         private = {"flags": interactions.EPHEMERAL | cards.SUPPRESS_EMBEDS}
         if to.get("deferred") == str(interactions.MESSAGE_LATER):
@@ -143,7 +147,9 @@ class DiscordChannel:
                 return await self._send_reply(outgoing, reply)
             case Alert() as alert:
                 channel = await self._channel(outgoing.target)
-                return Sent(message_ref=await self._post(outgoing, channel, cards.alert_message(alert)))
+                return Sent(
+                    message_ref=await self._post(outgoing, channel, cards.alert_message(alert, outgoing.timestamp))
+                )
         raise Undeliverable("Discord carries requests, replies and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:

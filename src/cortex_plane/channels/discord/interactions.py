@@ -6,6 +6,7 @@ Discord is told that an answer follows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -51,6 +52,12 @@ COMMANDS: Final[tuple[tuple[str, str, str | None, str, bool], ...]] = (
     ("help", "What you can do here", None, "", False),
 )
 """Verb, description; the name of its option, what it is for, whether it is required."""
+_TYPED_COMMAND = re.compile(rf"(?<![\w/])/(?=({'|'.join(verb for verb, *_ in COMMANDS)})\b)")
+
+
+def as_typed(text: str) -> str:
+    """The plane names its commands as `/status`; people type them here as `/cortex status`."""
+    return _TYPED_COMMAND.sub("/cortex ", text)
 
 
 def commands() -> list[dict[str, Any]]:
@@ -79,9 +86,8 @@ def receive(public_key: str, request: InboundRequest) -> ReceivedRequest:
         item = InboundItem(event_id=str(payload["id"])[:200], payload=_essence(payload))
         if kind == COMPONENT and (form := _form(payload["data"]["custom_id"])) is not None:
             return ReceivedRequest(reply=_reply({"type": OPEN_FORM, "data": form}))
-        later = UPDATE_LATER if kind == COMPONENT else MESSAGE_LATER
-        data = {"flags": EPHEMERAL} if later == MESSAGE_LATER else {}
-        return ReceivedRequest(reply=_reply({"type": later, "data": data}), items=(item,))
+        later = {"type": UPDATE_LATER} if kind == COMPONENT else {"type": MESSAGE_LATER, "data": {"flags": EPHEMERAL}}
+        return ReceivedRequest(reply=_reply(later), items=(item,))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no interaction of Discord.") from None
 

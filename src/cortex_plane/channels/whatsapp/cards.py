@@ -12,12 +12,12 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.card_text import (
     CardLine,
     LineKind,
-    alert_lines,
     card_heading,
     card_lines,
     chunks,
     fit,
     one_line,
+    short_lines,
     time_text,
 )
 from cortex_plane.channels.chat_markup import ChatMarkup
@@ -49,25 +49,20 @@ def _time(line: CardLine) -> str:
 MARKUP = ChatMarkup(bold="*", italic="_", strike="~", escape=escape, time=_time)
 
 
-def shows_whole(card: Card) -> bool:
-    if card.truncated or card.redacted:
-        return False
-    return _body(card, card.requested_at, MAX_BODY - _MARGIN)[1]
+def fit_card(lines: Sequence[CardLine], url: str, limit: int = MAX_BODY - _MARGIN) -> tuple[Sequence[CardLine], bool]:
+    return fit(lines, limit - len(url) - 1, MARKUP.size)
 
 
-def _body(card: Card, now: datetime, limit: int) -> tuple[str, bool]:
+def _body(card: Card, now: datetime) -> tuple[str, bool]:
     """The text above the buttons, and whether everything that is decided on stands there."""
-    link = f"\n{card.url}"
-    lines, is_whole = fit(card_lines(card, now), limit - len(link), MARKUP.size)
-    text = MARKUP.lines(lines)
-    if len(text) + len(link) > limit:
-        # Not even its first lines fit.
-        return text[: limit - len(link)] + link, False
-    return text + link, is_whole
+    lines, is_whole = fit_card(card_lines(card, now), card.url, MAX_BODY)
+    text, link = MARKUP.lines(lines), f"\n{card.url}"
+    is_short = len(text) + len(link) <= MAX_BODY  # else not even its first lines fit
+    return text[: MAX_BODY - len(link)] + link, is_whole and is_short
 
 
 def card_message(card: Card, notification_id: UUID, now: datetime, *, is_first: bool) -> dict[str, Any]:
-    text, is_whole = _body(card, now, MAX_BODY)
+    text, is_whole = _body(card, now)
     if not is_first:
         text = text.replace(card_heading(card), card_heading(card, is_first=False), 1)[:MAX_BODY]
     actions = [button.action for button in card.buttons if is_whole or button.action is not ButtonAction.APPROVE]
@@ -107,8 +102,8 @@ def template_message(name: str, language: str, card: Card, notification_id: UUID
     return {"type": "template", "template": template}
 
 
-def alert_text(alert: Alert) -> str:
-    lines, _ = fit(alert_lines(alert), MAX_TEXT - len(alert.url) - 1, MARKUP.size)
+def alert_text(alert: Alert, now: datetime) -> str:
+    lines, _ = fit(short_lines(alert, now), MAX_TEXT - len(alert.url) - 1, MARKUP.size)
     return f"{MARKUP.lines(lines)}\n{alert.url}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels.card_text import chunks
+from cortex_plane.channels.card_text import chunks, shows_whole
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import cards, webhooks
 from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi, GraphRefusal
@@ -51,7 +51,7 @@ class WhatsAppChannel:
         reason=ReasonInput.REPLY,
         text_limit=cards.MAX_TEXT,
         per_second=80.0,
-        chat_seconds=6.0,
+        # Bursts to one person are allowed; WhatsApp says when it is too much (131056).
     )
     fields: Sequence[ConnectionField] = (
         ConnectionField(
@@ -93,7 +93,7 @@ class WhatsAppChannel:
         await self._client.close()
 
     def shows_whole(self, card: Card) -> bool:
-        return cards.shows_whole(card)
+        return shows_whole(card, lambda lines: cards.fit_card(lines, card.url))
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:
         """What a person must know: nobody wants a message for every vote."""
@@ -106,14 +106,14 @@ class WhatsAppChannel:
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity:
         if target.config.get("first_message") == _TEMPLATE and not target.config.get("template"):
-            raise InvalidInput("To begin with a template, name one.", field="template")
+            raise InvalidInput("To begin with a template, name one.", field="config.template")
         try:
             number = await self._api.get_number(target)
         except GraphRefusal as error:
             raise _wrong_field(error) from None
         id, display = str(number.get("id", "")), number.get("display_phone_number")
         if id != str(target.config.get("phone_number_id")) or not isinstance(display, str):
-            raise InvalidInput("The server at this address does not answer as WhatsApp does.", field="api_url")
+            raise InvalidInput("The server at this address does not answer as WhatsApp does.", field="config.api_url")
         verify_token = target.secrets.get("verify_token") or secrets.token_urlsafe(24)
         name = number.get("verified_name")
         return ConnectionIdentity(
@@ -166,7 +166,7 @@ class WhatsAppChannel:
             case ChatReply() as reply:
                 return await self._send_texts(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT))
             case Alert() as alert:
-                return await self._send_texts(outgoing, [cards.alert_text(alert)])
+                return await self._send_texts(outgoing, [cards.alert_text(alert, outgoing.timestamp)])
         raise Undeliverable("WhatsApp carries requests, replies and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
@@ -223,11 +223,12 @@ def _template(outgoing: Outgoing, card: Card) -> dict[str, Any] | None:
 
 def _wrong_field(error: GraphRefusal) -> InvalidInput:
     if error.gone:
-        return InvalidInput("WhatsApp does not accept this token.", field="access_token")
+        return InvalidInput("WhatsApp does not accept this token.", field="secrets.access_token")
     if error.vendor_code == INVALID_PARAMETER and "appsecret_proof" in error.message:
-        return InvalidInput("This is not the secret of the app that the token belongs to.", field="app_secret")
+        return InvalidInput("This is not the secret of the app that the token belongs to.", field="secrets.app_secret")
     return InvalidInput(
-        f"WhatsApp does not know this number, or the token may not see it. {error.message}", field="phone_number_id"
+        f"WhatsApp does not know this number, or the token may not see it. {error.message}",
+        field="config.phone_number_id",
     )
 
 

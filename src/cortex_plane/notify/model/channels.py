@@ -81,6 +81,8 @@ class ConnectionIdentity:
     """What was made during the set-up, such as the secret of a webhook."""
     to_do: tuple[str, ...] = ()
     """What a person must still do at the vendor, in order."""
+    is_unfinished: bool = False
+    """The rest needs a connection that is stored, because the vendor calls it at once: identify it again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

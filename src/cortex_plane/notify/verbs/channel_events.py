@@ -115,7 +115,7 @@ async def store_items(
 ) -> int:
     """Those that were not known yet; what says nothing to anybody is left out. Returns how many are new."""
     rows = []
-    await tx.rows(queries.note_inbound, connection_id)
+    await tx.rows(tenancy_store.queries.note_inbound, connection_id)
     for item in items:
         payload = _storable(item.payload)
         chat = _chat_of(channel, item.event_id, payload)
@@ -157,7 +157,8 @@ async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -
     mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
     if mapping is None:
         return None
-    await tx.rows(queries.note_sender, mapping.id)
+    await tx.rows(tenancy_store.queries.note_use, mapping.id)
+    await tx.rows(queries.trust_sender, mapping.id)
     return await access.actor_for_member(tx, mapping.user_account_id, mapping.id)
 
 

@@ -70,8 +70,8 @@ class InteractiveChannel(ChannelPort, Protocol):
 
 
 @runtime_checkable
-class MoreChannel(InteractiveChannel, Protocol):
-    """A channel whose messages are too short for most requests: its cards have a button `More`."""
+class MoreChannel(Protocol):
+    """What an interactive channel does besides whose messages are too short for most requests: its cards have a button `More`."""
 
     async def show_more(self, target: Target, event: channels.ButtonPress, card: Card) -> None:
         """Send all of the card, and where it can be opened, to whoever pressed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,7 +24,7 @@ from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.pages import After, Page
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.channels import ConnectionIdentity
-from cortex_plane.notify.model.notifications import GRACE, SECRET_BYTES, Invitation, Secrets, secret_of
+from cortex_plane.notify.model.notifications import GRACE, SECRET_BYTES, Invitation, Secrets, TryAgain, secret_of
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.access import IDLE_LIFE, WHOLE_LIFE, Actor, Permission, SecretKind, secret_digest
@@ -87,6 +88,9 @@ async def create_connection(
 
         id, is_replay = await frame.once_only(tx, actor, "connections.create", once, make)
         connection = channels.describe(frame.require_found(await tenancy_store.get_connection(tx, id), "connection"))
+    if identity is not None and identity.is_unfinished and not is_replay:
+        with contextlib.suppress(TryAgain, InvalidInput):  # it is stored; what is left to do says to check it again
+            connection = await check_connection(db, actor, id, channels=channels)
     values = {field.name: getattr(connection, field.name) for field in fields(connection)}
     return identities.NewConnection(**values, secret=None if is_replay else secret)
 
