@@ -67,7 +67,7 @@ async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, r
         # What cannot be tied to an org has no place on its trail.
         meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
         log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
-        raise
+        raise _forged() from None
     except (InvalidInput, *_UNREADABLE) as error:
         if not isinstance(error, InvalidInput):
             log.warning("event does not have the vendor's form", error=type(error).__name__)
@@ -105,7 +105,7 @@ async def _connection(db: Database, connection_id: UUID | None) -> tuple[UUID, S
 
 
 def _forged() -> Unauthenticated:
-    """The same words for a connection that does not exist and for a signature that is not good."""
+    """The same words for a connection that does not exist and for a signature that is not good, of whichever channel."""
     return Unauthenticated(
         "The connection or the signature of this request is not valid.",
         code="event_signature_invalid",
