@@ -259,6 +259,9 @@ async def vendor_office(world: World, admin: asyncpg.Connection) -> AsyncIterato
         )
         reach = reach_of(settings, url)
         stack.push_async_callback(reach.close)
+        for channel in reach.interactive.values():
+            # A second between two messages of a chat would be most of the test; tests of pacing are elsewhere.
+            vars(channel)["traits"] = replace(channel.traits, chat_seconds=min(0.05, channel.traits.chat_seconds))
         app.state.channels, app.state.webhooks, app.state.mailing = reach.served, reach.webhooks, True
         inbox = ChannelInbox(db, reach.interactive, reach.public_url, poll_seconds=0.05)
         app.state.inbound = InboundDoor(reach.interactive, inbox.wake)
