@@ -15,12 +15,12 @@ returning true
 
 
 -- name: begin_channel_event
--- Just before it is handled: the lease is renewed and the try is counted.
+-- Just before it is handled: the lease is renewed and the try is counted. What comes of it flushes the log; without it nothing was done.
 update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + $3::interval
 from channel_connection c
 where e.seq = $1 and e.taken_by = $2 and e.status = 'pending' and c.id = e.connection_id
 returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
-  plane_now() as now
+  plane_now() as now, set_config('synchronous_commit', 'off', true)
 
 
 -- name: begin_delivery
@@ -347,6 +347,7 @@ update channel_mapping set suppressed_at = null, suppressed_reason = null where 
 
 
 -- name: upsert_chat
+-- In a transaction of its own. The message that comes after it flushes the log.
 insert into channel_chat (org_id, id, connection_id, chat_id, sender_id, thread) values ($1, $2, $3, $4, $5, $6)
 on conflict (org_id, connection_id, chat_id, sender_id) do update set thread = excluded.thread, updated_at = plane_now()
-returning id, agent_id
+returning id, agent_id, set_config('synchronous_commit', 'off', true)
