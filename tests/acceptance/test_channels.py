@@ -234,7 +234,7 @@ def _approve(message: dict[str, Any]) -> str:
     return next(str(button["custom_id"]) for button in buttons if button["label"] == "Approve")
 
 
-@pytest.mark.proves("S4.41", "S4.42")
+@pytest.mark.proves("S4.41", "D.820", "D.822", "D.824", "D.828")
 async def test_one_conversation_and_its_requests_over_all_channels(strict: World, admin: asyncpg.Connection) -> None:
     async with vendor_office(strict, admin) as office:
         story = Story(office)
