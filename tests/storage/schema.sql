@@ -1275,6 +1275,8 @@ begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
   end if;
+  -- What a crash of the database forgets of it is taken again.
+  perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
     select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
     where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
