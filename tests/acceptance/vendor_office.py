@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -202,7 +202,8 @@ class VendorOffice:
         async def waiting() -> Approval | None:
             return next((each for each in await pending(self.world) if each.arguments.get("order") == order), None)
 
-        return await self.until_true(waiting)
+        approval: Approval = await self.until_true(waiting)
+        return approval
 
     # Time.
 
@@ -215,7 +216,7 @@ class VendorOffice:
         return seen
 
     @staticmethod
-    async def until_true(look: Callable[[], Any]) -> Any:
+    async def until_true(look: Callable[[], Awaitable[Any]]) -> Any:
         """The same for what must be asked for."""
         async with asyncio.timeout(SECONDS):
             while not (seen := await look()):  # noqa: ASYNC110 -- only the plane knows

@@ -101,5 +101,5 @@ class TestGitHubInteractive(CommentInteractiveSuite):
         return CommentStage(github, GitHubLog(github.emulator))
 
     @pytest.mark.proves("S4.42")
-    async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:  # type: ignore[override]
+    async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:
         await super().test_press_approves(strict, admin, stage)

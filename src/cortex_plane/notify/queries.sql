@@ -192,11 +192,6 @@ order by n.created_at desc, n.id desc
 limit $3
 
 
--- name: note_inbound
-update channel_connection set last_inbound_at = plane_now()
-where id = $1 and (last_inbound_at is null or last_inbound_at < plane_now() - interval '1 minute')
-
-
 -- name: note_listener_error
 update channel_listener set last_error = $4, updated_at = plane_now() where connection_id = $1 and owner_id = $2 and epoch = $3
 
