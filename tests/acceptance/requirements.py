@@ -684,7 +684,8 @@ REQUIREMENTS = [
        " excluded and why; card and receipt say that self-approval is allowed; what has no id excludes nobody, and the card says so."),
     _R("D.443", "Whoever edits a request is a cause of it: their yes is void, also one given before, and it stays open for the others."),
     _R("D.446", "Where a call is asked for again under other terms, the authors of the policies, atlases and tool confirmations that changed"
-       " since are causes of it."),
+       " since are causes of it, also whoever took a confirmation back. Confirmations are compared by the version that the request names, so"
+       " a change that was under way when it was asked for counts."),
     _R("D.444", "An uncertain call that needed an approval is settled by those who could approve it, in the same number and with answers that"
        " agree, causes excluded; to give it up one of them is enough. Others are settled by admins, operators and approvers."),
     _R("D.445", "After an answer that it did not happen a call is sent again under its approval once, then only with a new grant; how often is"
@@ -694,7 +695,8 @@ REQUIREMENTS = [
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),
     # People answer more than yes or no
     _R("D.740", "A response to any pending call is its result: nothing is sent, no grant is given, row, receipt, trail and event say so; one"
-       " person who may approve is enough, and their words make them a cause of what follows. Jobs, code agents and guards."),
+       " person who may approve is enough, and their words make them a cause of what follows. Jobs, code agents and guards. Where two jobs wait"
+       " for one request and one of them ended before, the answer is for the other alone."),
     _R("D.741", "`ctx.ask` asks people for words, a choice or a form; policies say whom; a denial is an error that code may catch."),
     _R("D.742", "A model whose agent may ask people is offered `plane.ask_person` and gets the answer as its result, or is told that"
        " nobody answered."),

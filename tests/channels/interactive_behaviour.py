@@ -1,6 +1,6 @@
 """What every channel must do on which people act. A channel's own tests bring a stage and inherit the suite:
 
-class TestTelegramInteractive(InteractiveSuite):
+class TestTelegramInteractive(InteractiveSuite):  # and ListeningSuite, where `traits.listens`
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[InteractiveStage]: ...
 
@@ -40,6 +40,7 @@ from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.tenancy.model.orgs import OrgChange, OrgSettingsChange, Role
 from cortex_plane.tenancy.verbs import orgs
 from cortex_plane.worker.channel_inbox import ChannelInbox
+from cortex_plane.worker.channel_listener import ChannelListener
 from cortex_plane.worker.notifier import Notifier
 from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, Failure, delivery_of, drain, link
 from tests.fixtures.approvals import decide, shown, waiting
@@ -117,6 +118,19 @@ class InteractiveStage(Protocol):
         ...
 
 
+class ListeningStage(InteractiveStage, Protocol):
+    """Of a channel that fetches what people send (``traits.listens``)."""
+
+    async def connect_listening(self, world: World) -> UUID:
+        """As ``connect``, with the config `mode` that makes the plane fetch."""
+        ...
+
+    async def hold(self, name: str, text: str) -> None:
+        """This person writes to the bot in private, and the vendor keeps it until somebody fetches it. What is sent over a socket that is
+        open reaches whoever has it open."""
+        ...
+
+
 class CountedPresses(Meters):
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -186,7 +200,11 @@ class InteractiveSuite:
             await plane.take(await plane.stage.words("bea", reason))
 
     async def _has_live_buttons(self, plane: Plane) -> bool:
-        return any(message.buttons for message in await plane.stage.messages())
+        messages = await plane.stage.messages()
+        if not plane.stage.channel.traits.edits:
+            # What was sent stays as it was; the last word is one without buttons.
+            return bool(messages[-1].buttons)
+        return any(message.buttons for message in messages)
 
     async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage) -> None:
         plane = await self._plane(strict, admin, stage)
@@ -551,3 +569,66 @@ class InteractiveSuite:
         assert "talker" in await say("/agents")
         assert "from now on" in await say("/agents deployer")
         assert "I do not know /dance" in await say("/dance")
+
+
+class ListeningSuite:
+    """Of channels that fetch what people send, by polls or a socket. Bea is linked, and nothing comes over HTTP."""
+
+    async def _plane(self, world: World, admin: asyncpg.Connection, stage: ListeningStage) -> Plane:
+        bea = await world.person(Role.MEMBER, name="Bea")
+        plane = Plane(world, stage, await stage.connect_listening(world))
+        await link(admin, world, plane.connection_id, bea, stage.address("bea"))
+        await admin.execute(
+            "update channel_connection set agent_id = $2 where id = $1", plane.connection_id, world.agent.id
+        )
+        return plane
+
+    def _listener(self, plane: Plane) -> ChannelListener:
+        return ChannelListener(plane.world.db, plane.door.channels, plane.inbox.wake, pauses=(0.01,))
+
+    async def _heard(self, plane: Plane, admin: asyncpg.Connection, *texts: str) -> None:
+        """Until these messages, and no others, have reached the agent."""
+        async with asyncio.timeout(20):
+            while await admin.fetchval("select count(*) from message") < len(texts):
+                await plane.handle()
+                await asyncio.sleep(0.005)
+        rows = await admin.fetch("select text from message order by seq")
+        assert [row["text"] for row in rows] == list(texts)
+
+    async def test_one_process_listens_and_another_takes_over(
+        self, world: World, admin: asyncpg.Connection, stage: ListeningStage
+    ) -> None:
+        plane = await self._plane(world, admin, stage)
+        first, second = self._listener(plane), self._listener(plane)
+        await first.beat()
+        await second.beat()
+        assert (first.connections, second.connections) == ([plane.connection_id], [])
+        await stage.hold("bea", "one")
+        await self._heard(plane, admin, "one")
+        await first.leave()
+        await stage.hold("bea", "two")
+        await second.beat()
+        assert second.connections == [plane.connection_id]
+        await self._heard(plane, admin, "one", "two")
+        await second.leave()
+
+    async def test_process_that_was_stopped_and_goes_on_loses_nothing_and_repeats_nothing(
+        self, world: World, admin: asyncpg.Connection, stage: ListeningStage
+    ) -> None:
+        plane = await self._plane(world, admin, stage)
+        clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+        stopped, heir = self._listener(plane), self._listener(plane)
+        await stopped.beat()
+        await stage.hold("bea", "one")
+        await self._heard(plane, admin, "one")
+        await clock.advance(timedelta(minutes=1))
+        await heir.beat()
+        assert heir.connections == [plane.connection_id]
+        await stage.hold("bea", "two")
+        await stopped.beat()
+        assert stopped.connections == []
+        await self._heard(plane, admin, "one", "two")
+        await stage.hold("bea", "three")
+        await self._heard(plane, admin, "one", "two", "three")
+        await heir.leave()
+        await stopped.leave()

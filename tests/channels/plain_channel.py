@@ -296,7 +296,9 @@ class PlainStage:
     def fail(self, how: Failure, times: int) -> None:
         self.vendor.failure, self.vendor.failing = how, times
 
-    def hold(self, *events: dict[str, Any]) -> None:
-        """The vendor keeps them until somebody fetches them."""
-        self.vendor.updates.extend(events)
+    async def connect_listening(self, world: World) -> UUID:
+        return await self.connect(world, mode="polling")
+
+    async def hold(self, name: str, text: str) -> None:
+        self.vendor.updates.append(self.event(name, "text", text=text))
         self.vendor.grew.set()

@@ -17,8 +17,8 @@ from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.fixtures.people import World
+from tests.fixtures.vendor_messages import served_by
 
 GUIDES = Path(__file__).parents[2] / "docs" / "channels"
 ALLOWED = Allowed.parse("127.0.0.1")
@@ -50,7 +50,7 @@ def test_the_manifest_of_the_guide_has_the_scopes_that_are_needed() -> None:
 async def test_a_telegram_connection_is_made_as_the_guide_says(world: World) -> None:
     async with TelegramEmulator().serve() as vendor:
         channel = TelegramChannel(VendorClient(ALLOWED))
-        served = ServedChannels(vendors={"telegram": channel}, allowed=ALLOWED, public_url="https://plane.example")
+        served = served_by(channel)
         draft = ConnectionDraft(
             channel_type="telegram", name="bot", config={"api_url": vendor.url}, secrets={"bot_token": TOKEN}
         )
@@ -64,7 +64,7 @@ async def test_a_telegram_connection_is_made_as_the_guide_says(world: World) -> 
 async def test_a_slack_connection_is_made_as_the_guide_says(world: World) -> None:
     async with SlackEmulator().serve() as vendor:
         channel = SlackChannel(VendorClient(ALLOWED))
-        served = ServedChannels(vendors={"slack": channel}, allowed=ALLOWED, public_url="https://plane.example")
+        served = served_by(channel)
         draft = ConnectionDraft(
             channel_type="slack", name="workspace", config={"api_url": vendor.api_url},
             secrets={"bot_token": BOT_TOKEN, "signing_secret": SIGNING_SECRET},

@@ -100,7 +100,8 @@ SHORT = "encwpcnl"
 
 
 def buttons(version: int = 1) -> tuple[Button, ...]:
-    return tuple(Button(action=action, notification_id=NOTIFICATION, version=version) for action in ButtonAction)
+    actions = (ButtonAction.APPROVE, ButtonAction.DENY, ButtonAction.RESPOND)
+    return tuple(Button(action=action, notification_id=NOTIFICATION, version=version) for action in actions)
 
 
 @pytest_asyncio.fixture
@@ -450,6 +451,17 @@ async def test_uninstalled_app_is_a_connection_that_was_taken_away(bench: Bench,
     (item,) = bench.receive(await bench.emulator.uninstall(action))
     revoked = bench.channel.read(item.payload)
     assert isinstance(revoked, ConnectionRevoked)
+
+
+@pytest.mark.parametrize("event", ["comment", "uninstall"])
+async def test_other_installations_of_an_app_are_not_ours(bench: Bench, event: str) -> None:
+    """Anybody may install a public App, and then its webhooks come from their repositories, too."""
+    bench.config["installation_id"] = "9002"
+    if event == "comment":
+        webhook = await bench.emulator.say("acme/shop#12", "/cortex hello", ADA)
+    else:
+        webhook = await bench.emulator.uninstall()
+    assert bench.receive(webhook) == ()
 
 
 async def test_ping_is_answered_and_nothing_else(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.notify.model.channels import ReasonInput
-from tests.channels.interactive_behaviour import InteractiveSuite
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite
 from tests.channels.plain_channel import PlainChannel, PlainStage, vendor
 
 
@@ -17,5 +17,14 @@ class TestPlainChannel(InteractiveSuite):
     async def stage(self, request: pytest.FixtureRequest) -> AsyncIterator[PlainStage]:
         async with vendor() as place:
             stage = PlainStage(place, PlainChannel(request.param))
+            yield stage
+            await stage.channel.close()
+
+
+class TestListening(ListeningSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[PlainStage]:
+        async with vendor() as place:
+            stage = PlainStage(place, PlainChannel())
             yield stage
             await stage.channel.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.slack.manifest import SCOPES
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.slack import BOT_TOKEN, SIGNING_SECRET, TEAM, SlackEmulator, SlackMessage, sign
+from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, TEAM, SlackEmulator, SlackMessage, sign
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
 from cortex_plane.notify.model.channels import (
@@ -25,6 +26,7 @@ from cortex_plane.notify.model.channels import (
     ChatMessage,
     ConnectionRevoked,
     InboundAnswer,
+    InboundItem,
     InboundReply,
     InboundRequest,
 )
@@ -258,7 +260,7 @@ async def test_an_app_that_was_removed_ends_the_connection(vendor: SlackEmulator
 
 async def test_a_wrong_token_does_not(vendor: SlackEmulator, channel: SlackChannel) -> None:
     where = replace(target(vendor), secrets={"bot_token": "xoxb-wrong"})
-    with pytest.raises(Undeliverable, match="does not accept the bot token") as raised:
+    with pytest.raises(Undeliverable, match="does not accept the token") as raised:
         await channel.send(message(where, card_with_buttons()))
     assert not raised.value.gone
     assert not raised.value.address
@@ -511,3 +513,75 @@ async def test_a_workspace_that_removes_the_app_revokes_the_connection(
     vendor.uninstall()
     event = await next_event(vendor, channel, "event")
     assert event == ConnectionRevoked(reason="The app was removed from its workspace.")
+
+
+# Socket Mode.
+
+
+def socket_target(vendor: SlackEmulator, **secrets: str) -> Target:
+    return replace(target(vendor), secrets={"bot_token": BOT_TOKEN, "app_token": APP_TOKEN, **secrets})
+
+
+async def test_socket_mode_needs_no_address(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    identity = await channel.identify(socket_target(vendor), None)
+    assert identity.config["mode"] == "socket"
+    manifest = orjson.loads(identity.to_do[0].partition("\n")[2])
+    assert manifest["settings"]["socket_mode_enabled"] is True
+    assert "url" not in manifest["features"]["slash_commands"][0]
+    with pytest.raises(InvalidInput) as raised:
+        await channel.identify(socket_target(vendor, app_token="xapp-wrong"), None)
+    assert raised.value.details["field"] == "app_token"
+
+
+async def test_without_socket_mode_the_signing_secret_is_needed(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        await channel.identify(replace(target(vendor), secrets={"bot_token": BOT_TOKEN}), "https://plane.example/in")
+    assert raised.value.details["field"] == "signing_secret"
+
+
+async def test_a_socket_delivers_and_acknowledges_what_was_stored(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    """The second event is stored in the second connection, because the first one failed to store it."""
+    where = socket_target(vendor)
+    await channel.identify(where, None)
+    texts: asyncio.Queue[str] = asyncio.Queue()
+    failures = 1
+
+    async def deliver(items: Sequence[InboundItem], cursor: str | None) -> None:
+        nonlocal failures
+        events = [channel.read(item.payload) for item in items]
+        if "/status" in [event.text for event in events if isinstance(event, ChatMessage)] and failures:
+            failures -= 1
+            raise TryAgain("The database is away.")
+        for event in events:
+            texts.put_nowait(event.text if isinstance(event, ChatMessage) else type(event).__name__)
+
+    async with asyncio.timeout(20):
+        task = asyncio.create_task(channel.listen(where, None, deliver))
+        vendor.write(BEA, "hello")
+        assert await texts.get() == "hello"
+        vendor.command(BEA, "status")
+        with pytest.raises(TryAgain, match="database is away"):
+            await task
+        task = asyncio.create_task(channel.listen(where, None, deliver))
+        assert await texts.get() == "/status"
+        await channel.send(message(where, card_with_buttons()))
+        vendor.press(BEA, last(vendor), "Approve")
+        assert await texts.get() == "ButtonPress"
+        await vendor.refresh_socket()
+        vendor.write(BEA, "again")
+        assert await texts.get() == "again"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert len(vendor.acknowledged) >= 3
+
+
+@pytest.mark.parametrize("url", ["ws://10.0.0.1/x", "wss://127.0.0.1:1/x", "http://127.0.0.1/x", "x"])
+async def test_a_socket_goes_nowhere_that_a_request_may_not(
+    vendor: SlackEmulator, channel: SlackChannel, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(vendor, "_open_socket", lambda _: {"url": url})
+
+    async def deliver(items: Sequence[InboundItem], cursor: str | None) -> None: ...
+
+    with pytest.raises((TryAgain, Undeliverable)):
+        await channel.listen(socket_target(vendor), None, deliver)

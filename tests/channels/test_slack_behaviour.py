@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.slack import BOT_TOKEN, BOT_USER, SIGNING_SECRET, TEAM, SlackEmulator, SlackMessage, sign
+from cortex_plane.emulators.slack import BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
@@ -21,7 +21,7 @@ from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.fixtures.people import World
-from tests.fixtures.vendor_messages import FAULTS
+from tests.fixtures.vendor_messages import FAULTS, served_by
 
 ROOM = "C0ROOM"
 
@@ -60,11 +60,11 @@ class SlackStage:
         self._world = world
         self._vendor.add_channel(ROOM, "room")
         draft = ConnectionDraft(
-            channel_type="slack", name="app",
-            config={"api_url": self._vendor.api_url, "mode": "http", "team_id": TEAM, "bot_user_id": BOT_USER},
+            channel_type="slack", name="app", config={"api_url": self._vendor.api_url},
             secrets={"bot_token": BOT_TOKEN, "signing_secret": SIGNING_SECRET},
         )  # fmt: skip
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
+        return new.id
 
     def address(self, name: str) -> str:
         user = f"U0{name.upper()}"

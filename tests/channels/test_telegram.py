@@ -217,11 +217,16 @@ async def test_an_agent_that_has_said_nothing_yet_is_typing(vendor: TelegramEmul
     assert vendor.chat(BEA) == []
 
 
-async def test_a_flood_between_two_parts_sends_none_twice(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
-    vendor.faults.flood_seconds = 0
-    vendor.faults.faults += [None, "flood"]  # type: ignore[list-item]
-    await channel.send(message(target(vendor), reply("word " * 1500)))
-    assert len(vendor.chat(BEA)) == 2
+@pytest.mark.parametrize("fault", ["flood", "down"])
+async def test_a_retry_sends_no_part_twice(vendor: TelegramEmulator, channel: TelegramChannel, fault: str) -> None:
+    text = "word " * 2200
+    vendor.fail(fault, after=1)
+    with pytest.raises(TryAgain):
+        await channel.send(message(target(vendor), reply(text)))
+    assert len(vendor.chat(BEA)) == 1
+    sent = await channel.send(message(target(vendor), reply(text)))
+    assert len(vendor.chat(BEA)) == len(sent.shown["parts"]) == 3
+    assert " ".join(part.text for part in vendor.chat(BEA)).split() == text.split()
 
 
 async def test_markdown_that_grows_beyond_the_limit_is_sent_as_it_stands(

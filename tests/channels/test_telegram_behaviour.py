@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cortex_plane.channels.telegram.channel import TelegramChannel
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.telegram import BOT_ID, TOKEN, TelegramEmulator, TelegramMessage
+from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator, TelegramMessage
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model.channels import ButtonPress, InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
@@ -21,10 +21,9 @@ from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.fixtures.people import World
-from tests.fixtures.vendor_messages import FAULTS
+from tests.fixtures.vendor_messages import FAULTS, served_by
 
 ROOM = -1001
-SECRET = "secret-of-the-webhook"
 
 
 class _AnsweringTelegram(TelegramChannel):
@@ -60,12 +59,14 @@ class TelegramStage:
         vendor.add_group(ROOM, "Room")
 
     async def connect(self, world: World) -> UUID:
-        config = {"api_url": self._vendor.url, "mode": "webhook", "bot_id": str(BOT_ID)}
         draft = ConnectionDraft(
-            channel_type="telegram", name="bot", config={**config, "bot_username": self._vendor.username},
-            secrets={"bot_token": TOKEN, "webhook_secret": SECRET},
+            channel_type="telegram", name="bot", config={"api_url": self._vendor.url, "mode": "webhook"},
+            secrets={"bot_token": TOKEN},
         )  # fmt: skip
-        return (await connections.create_connection(world.db, world.admin.actor, draft)).id
+        new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
+        # The suite delivers what happens itself.
+        self._vendor.webhook["url"] = ""
+        return new.id
 
     def address(self, name: str) -> str:
         return str(self._user(name))
@@ -127,7 +128,8 @@ class TelegramStage:
 
     def _request(self) -> VendorRequest:
         (*_, update) = [update for kind, update in self._vendor.traffic if kind == "Update"]
-        return VendorRequest("POST", {}, {"x-telegram-bot-api-secret-token": SECRET}, orjson.dumps(update))
+        headers = {"x-telegram-bot-api-secret-token": self._vendor.webhook["secret_token"]}
+        return VendorRequest("POST", {}, headers, orjson.dumps(update))
 
 
 def _seen(message: TelegramMessage) -> SeenMessage:

@@ -14,6 +14,10 @@ from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import ActionsBlock, Block, ButtonElement, SectionBlock
 from slack_sdk.signature import SignatureVerifier
+from slack_sdk.socket_mode.builtin import SocketModeClient
+from slack_sdk.socket_mode.client import BaseSocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.webhook import WebhookClient
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cortex_plane.emulators.server import serving
-from cortex_plane.emulators.slack import BOT_TOKEN, SIGNING_SECRET, SlackEmulator
+from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, SlackEmulator
 
 BEA = "U0BEA"
 BLOCKS: list[Block] = [
@@ -238,3 +242,23 @@ async def test_a_response_url_is_used_up(vendor: SlackEmulator) -> None:
     codes = [(await asyncio.to_thread(client.send, text=str(n))).status_code for n in range(6)]
     assert codes == [200] * 5 + [404]
     assert [message.text for message in vendor.ephemeral] == list("01234")
+
+
+async def test_the_sdk_takes_events_by_socket_mode(vendor: SlackEmulator) -> None:
+    loop, requests = asyncio.get_running_loop(), asyncio.Queue[SocketModeRequest]()
+
+    def take(client: BaseSocketModeClient, request: SocketModeRequest) -> None:
+        client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
+        loop.call_soon_threadsafe(requests.put_nowait, request)
+
+    client = SocketModeClient(APP_TOKEN, web_client=WebClient(BOT_TOKEN, base_url=vendor.api_url))
+    client.socket_mode_request_listeners.append(take)
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(client.connect)
+        vendor.write(BEA, "hello")
+        request = await requests.get()
+        assert (request.type, request.payload["event"]["text"]) == ("events_api", "hello")
+        vendor.command(BEA, "status")
+        assert (await requests.get()).payload["text"] == "status"
+        await asyncio.to_thread(client.close)
+    assert len(vendor.acknowledged) == 2

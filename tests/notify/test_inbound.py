@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -18,12 +19,13 @@ from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.db import crash_points
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
-from cortex_plane.notify.verbs import channel_events, listeners
+from cortex_plane.notify.verbs import channel_events, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
@@ -446,7 +448,7 @@ async def test_code_works_in_a_private_chat_and_waits_for_its_member(
     await plane.take(await stage.write("new", "/link 0000000000"))
     assert "does not work" in (await stage.answers("new"))[-1]
     await plane.take(await stage.write("new", f"/link {code.code}"))
-    assert "confirm on the dashboard, under Channels, that `New` is you" in (await stage.answers("new"))[-1]
+    assert "confirm on the dashboard, under Your channels, that `New` is you" in (await stage.answers("new"))[-1]
     (claim,) = await links.list_own_claims(world.db, bea.actor)
     await plane.take(await stage.write("new", "/status"))
     assert "do not know who you are" in (await stage.answers("new"))[-1], "not before it is confirmed"
@@ -486,18 +488,19 @@ async def test_one_process_listens_to_a_connection(
     first, second = (ChannelListener(db, plane.door.channels, plane.inbox.wake) for _ in range(2))
     await first.beat()
     await second.beat()
-    assert (len(first._held), len(second._held)) == (1, 0)
-    stage.hold(stage.event("bea", "text", text="one"), stage.event("bea", "text", text="two"))
+    assert (len(first.connections), len(second.connections)) == (1, 0)
+    await stage.hold("bea", "one")
+    await stage.hold("bea", "two")
     await heard(admin, 2)
     await plane.handle()
     assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == ["one", "two"]
     assert stage.vendor.pollers <= 1
-    await first._leave()
+    await first.leave()
     await second.beat()
-    stage.hold(stage.event("bea", "text", text="three"))
+    await stage.hold("bea", "three")
     await heard(admin, 3)
     assert await admin.fetchval("select cursor from channel_listener") == "3"
-    await second._leave()
+    await second.leave()
 
 
 @pytest.mark.proves("D.825")
@@ -511,10 +514,10 @@ async def test_listener_that_was_stopped_past_its_lease_is_not_believed(
     item = InboundItem(event_id="e-1", payload=stage.event("bea", "text", text="in time"))
     assert await listeners.store_heard(db, lease, stage.channel, [item], "1") == 1
     await heir.beat()
-    assert heir._held == {}
+    assert heir.connections == []
     await clock.advance(timedelta(minutes=1))
     await heir.beat()
-    assert list(heir._held) == [plane.connection_id]
+    assert heir.connections == [plane.connection_id]
     late = InboundItem(event_id="e-2", payload=stage.event("bea", "text", text="too late"))
     with pytest.raises(Conflict) as refused:
         await listeners.store_heard(db, lease, stage.channel, [late], "9")
@@ -522,7 +525,7 @@ async def test_listener_that_was_stopped_past_its_lease_is_not_believed(
     assert await listeners.renew_listeners(db, owner, [lease]) == set()
     assert await admin.fetchval("select count(*) from channel_event") == 1
     assert await admin.fetchval("select cursor from channel_listener") == "1"
-    await heir._leave()
+    await heir.leave()
 
 
 async def test_stopped_listener_stops_at_once_when_it_goes_on(
@@ -535,9 +538,9 @@ async def test_stopped_listener_stops_at_once_when_it_goes_on(
     await clock.advance(timedelta(minutes=1))
     await second.beat()
     await first.beat()
-    assert first._held == {}
-    assert list(second._held) == [plane.connection_id]
-    await second._leave()
+    assert first.connections == []
+    assert second.connections == [plane.connection_id]
+    await second.leave()
 
 
 async def test_disabled_connection_is_not_listened_to(
@@ -546,12 +549,12 @@ async def test_disabled_connection_is_not_listened_to(
     plane, _ = await talking(world, admin, stage, mode="polling")
     listener = ChannelListener(db, plane.door.channels, plane.inbox.wake)
     await listener.beat()
-    assert list(listener._held) == [plane.connection_id]
+    assert listener.connections == [plane.connection_id]
     change = ConnectionChange(enabled=False)
     await connections.update_connection(world.db, world.admin.actor, plane.connection_id, change, None)
     await listener.beat()
-    assert listener._held == {}
-    await listener._leave()
+    assert listener.connections == []
+    await listener.leave()
 
 
 async def test_listener_begins_anew_after_an_error_where_it_stopped(
@@ -561,10 +564,10 @@ async def test_listener_begins_anew_after_an_error_where_it_stopped(
     listener = ChannelListener(db, plane.door.channels, plane.inbox.wake, pauses=(0.01,))
     stage.vendor.failing = 3
     await listener.beat()
-    stage.hold(stage.event("bea", "text", text="one"))
+    await stage.hold("bea", "one")
     await heard(admin, 1)
     assert await admin.fetchval("select last_error from channel_listener") is None, "it goes well again"
-    await listener._leave()
+    await listener.leave()
 
 
 async def test_old_events_are_forgotten(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:
@@ -578,3 +581,57 @@ async def test_old_events_are_forgotten(world: World, admin: asyncpg.Connection,
     await clock.advance(timedelta(days=2))
     await channel_events.forget_events(world.db)
     assert await statuses(admin) == ["pending"], "what was not handled stays"
+
+
+class Died(BaseException):
+    """In the place of a process that is killed."""
+
+
+async def test_dead_at_any_point_a_press_decides_once_and_is_answered(
+    strict: World, admin: asyncpg.Connection, stage: PlainStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between taking an event, deciding, answering and settling it: every statement and every commit in turn."""
+    plane, _ = await talking(strict, admin, stage)
+    await apply_policies(strict.db, strict.admin.actor, ASK)
+    clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+    left = 0
+
+    def reached(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Died
+
+    monkeypatch.setattr(crash_points, "reached", reached)
+    for n in range(12):
+        _, (approval,) = await waiting(strict, Deploying(), call("deploy", plan={"to": str(n)}), slug=f"deployer-{n}")
+        await plane.send()
+        message = (await stage.messages())[-1]
+        await plane.store(await stage.press("bea", message, "Approve"))
+        monkeypatch.setattr(crash_points, "armed", True)
+        left = 3 * n + 1
+        with contextlib.suppress(Died):
+            (lane,) = await channel_events.claim_events(strict.db, [KIND], 5)
+            event = await channel_events.begin_event(strict.db, plane.door.channels, PUBLIC_URL, lane, lane.seqs[0])
+            assert event is not None
+            await inbound.handle(strict.db, event)
+            await channel_events.settle_event(strict.db, lane, event.seq)
+        monkeypatch.setattr(crash_points, "armed", False)
+        await clock.advance(timedelta(minutes=5))
+        await plane.handle()
+        await plane.send()
+        details = await approvals.get_approval(strict.db, strict.admin.actor, approval.id)
+        assert details.approval.status is ApprovalStatus.APPROVED
+        assert [event.event_type for event in details.events].count("approved") == 1
+        assert (await stage.answers("bea"))[-1] == "Approved."
+    assert set(await statuses(admin)) == {"done"}
+
+
+async def test_names_with_hidden_characters_are_read(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    plane, _ = await talking(world, admin, stage)
+    await plane.take(stage.signed(stage.event("sam", "text", text="Hello") | {"name": "Sam\n\u202e \u200b"}))
+    await plane.take(stage.signed(stage.event("tom", "text", text="Hello") | {"name": "\u200b"}))
+    names = await admin.fetch("select display_name from user_account where roles = '{guest}' order by display_name")
+    assert [row["display_name"] for row in names] == ["Sam", "u-tom"]

@@ -927,6 +927,24 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval) RETURNS TABLE(event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea, disabled_at timestamp with time zone, agent_id uuid, now timestamp with time zone)
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
+  return query
+    update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
+    from channel_connection c
+    where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending'
+      and c.org_id = p_org and c.id = e.connection_id
+    returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
+      plane_now();
+end
+$$;
+
 CREATE FUNCTION public.bind_atlases(p_org uuid, p_session uuid, p_atlases text[], p_by_caller boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2491,6 +2509,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_noted boolean;
   is_guest boolean := true;
   delivered record;
   earlier jsonb;
@@ -2509,7 +2528,8 @@ begin
     end if;
   end if;
 
-  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat
+  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat,
+    c.last_inbound_at > plane_now() - interval '1 minute' as is_noted
   into connection
   from channel_connection c join org o on o.id = c.org_id
   where c.org_id = p_org and c.id = p_connection;
@@ -2538,8 +2558,8 @@ begin
   end if;
 
   -- A person whom nobody invited is a guest, at the first contact and at every later one.
-  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
-  into known_mapping, known_account, deactivated, is_guest
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}', m.last_used_at > plane_now() - interval '1 hour'
+  into known_mapping, known_account, deactivated, is_guest, is_noted
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
@@ -2560,9 +2580,11 @@ begin
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
-        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, mac)
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at,
+        mac)
       values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
-        plane_now(), p_mac);
+        plane_now(), plane_now(), p_mac);
+      is_noted := true;
       known_account := p_account;
       known_mapping := p_mapping;
       created := created || 'account'::text;
@@ -2613,6 +2635,8 @@ begin
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);
   end if;
+  perform note_use(p_org, case when connection.is_noted is not true then p_connection end,
+    case when is_noted is not true then known_mapping end);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -3234,6 +3258,24 @@ CREATE FUNCTION public.next_deadline() RETURNS double precision
     (select min(r.next_action_at) from approval_request r where r.next_action_at is not null),
     (select min(s.idle_check_at) from session s where s.idle_check_at is not null),
     (select min(x.settle_at) from external_call x where x.settle_at is not null)) - plane_now())::double precision
+$$;
+
+CREATE FUNCTION public.note_use(p_org uuid, p_connection uuid, p_mapping uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if p_connection is not null then
+    update channel_connection c set last_inbound_at = plane_now()
+    where c.org_id = p_org and c.id = (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = p_connection for no key update skip locked);
+  end if;
+  if p_mapping is not null then
+    update channel_mapping m set last_used_at = plane_now()
+    where m.org_id = p_org and m.id = (
+      select o.id from channel_mapping o where o.org_id = p_org and o.id = p_mapping for no key update skip locked);
+  end if;
+end
 $$;
 
 CREATE FUNCTION public.notify_approvers(p_org uuid, p_approval uuid) RETURNS integer
@@ -5066,6 +5108,20 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.settle_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_status text, p_error text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  update channel_event e
+  set status = p_status, payload = case when p_status = 'done' then null else e.payload end, next_attempt_at = null, taken_by = null,
+    settled_at = plane_now(), last_error = p_error
+  where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending';
+  return found;
+end
+$$;
+
 CREATE FUNCTION public.settle_once(p_org uuid, p_caller uuid, p_verb text, p_key text, p_result jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -6605,6 +6661,9 @@ CREATE TABLE public.tool_confirmation (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     revoked_at timestamp with time zone,
     revoked_by text,
+    version bigint,
+    revoked_version bigint,
+    revoked_by_id uuid,
     CONSTRAINT chk_tool_confirmation_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
     CONSTRAINT chk_tool_confirmation_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
     CONSTRAINT chk_tool_confirmation_risk CHECK ((risk = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text, 'critical'::text]))),
@@ -8845,6 +8904,10 @@ GRANT SELECT,INSERT ON TABLE public.tool_confirmation TO cortex_app;
 GRANT UPDATE(revoked_at) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT UPDATE(revoked_by) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_version) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_by_id) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.tool_server TO cortex_app;
 

@@ -15,7 +15,9 @@ from starlette.datastructures import State
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
+from tests.channels.behaviour import link
 from tests.fixtures.people import World
 from tests.fixtures.receivers import Reply
 from tests.fixtures.vendors import TOKEN, VendorStage, vendor_stage
@@ -105,6 +107,7 @@ async def test_a_vendor_that_does_not_answer_stores_nothing(
     stage.vendor.outage = Reply(503)
     refused = await create(http, world, body(stage))
     assert (refused.status_code, refused.json()["code"]) == (424, "delivery_failed")
+    assert refused.json()["hint"] == "Nothing was changed. Try again once its vendor answers."
     stage.vendor.outage = None
     assert (await create(http, world, body(stage))).status_code == 201
 
@@ -168,6 +171,21 @@ async def test_the_plane_says_what_a_connection_of_each_channel_needs(
     assert [(field["name"], field["secret"]) for field in telegram["fields"]] == [
         ("bot_token", True), ("mode", False), ("api_url", False),
     ]  # fmt: skip
+
+
+async def test_who_set_the_secret_and_a_vote_through_the_connection_are_one_human(
+    world: World, stage: VendorStage, admin: asyncpg.Connection
+) -> None:
+    bea = await world.person(Role.APPROVER, name="Bea")
+    await link(admin, world, await stage.connect_id(world), bea, "4711")
+
+    async def behind(channel: str) -> set[UUID]:
+        query = "select humans_behind(u, $2, 'infinity') from user_account u where u.id = $1"
+        return set(await admin.fetchval(query, bea.member_id, channel))
+
+    assert await behind("telegram") == {bea.member_id, world.admin.member_id}
+    for channel in ("dashboard", "api", "email", "slack"):
+        assert await behind(channel) == {bea.member_id}, channel
 
 
 async def test_values_are_no_place_for_much(world: World) -> None:

@@ -7,6 +7,7 @@ A connection goes only to addresses that were vetted when it was opened, because
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -105,6 +106,23 @@ class VendorClient:
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
             raise TryAgain(f"The request failed: {str(error) or type(error).__name__}.") from None
 
+    async def open_socket(self, url: str) -> socket.socket:
+        """A connection to the host of an address, vetted, for a protocol that is not HTTP. Raises as ``request`` does."""
+        try:
+            check_url(url, self._allowed)
+            parts = urlsplit(url)
+            host, port = endpoint(parts)
+            async with asyncio.timeout(self._timeout):
+                return await _connect(await vetted(host, port, self._allowed, self._resolver), port)
+        except InvalidInput as error:
+            raise Undeliverable(error.message) from None
+        except Unreachable as error:
+            raise TryAgain(error.message) from None
+        except TimeoutError:
+            raise TryAgain(f"No answer within {self._timeout:g} seconds.") from None
+        except OSError as error:
+            raise TryAgain(f"The connection failed: {error.strerror or type(error).__name__}.") from None
+
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> VendorAnswer:
         parts = urlsplit(url)
         host, _ = endpoint(parts)
@@ -126,14 +144,14 @@ class VendorClient:
         origin = f"{scheme}://{netloc}"
         if origin not in self._pools:
             self._pools[origin] = httpcore.AsyncConnectionPool(
-                ssl_context=self._context() if scheme == "https" else None,
+                ssl_context=self.tls() if scheme == "https" else None,
                 max_connections=self._max_connections,
                 keepalive_expiry=IDLE_SECONDS,
                 network_backend=_Vetting(self._allowed, self._resolver),
             )
         return self._pools[origin]
 
-    def _context(self) -> ssl.SSLContext:
+    def tls(self) -> ssl.SSLContext:
         if self._ssl is None:
             import httpx  # late: an API process starts without it
 
@@ -144,6 +162,24 @@ class VendorClient:
         for pool in self._pools.values():
             await pool.aclose()
         self._pools.clear()
+
+
+async def _connect(addresses: Iterable[str], port: int) -> socket.socket:
+    last: OSError | None = None
+    for address in addresses:
+        connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+        except OSError as error:
+            connection.close()
+            last = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise last or OSError("the host has no address")
 
 
 class _Vetting(httpcore.AsyncNetworkBackend):

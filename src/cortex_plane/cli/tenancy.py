@@ -381,10 +381,13 @@ def send_ping(connection_id: UUID, as_json: AsJson = False) -> None:
 def map_member(
     connection_id: UUID,
     member: Annotated[UUID, Option(help="The member's id.")],
-    external_user: Annotated[str, Option(help="The name that the system behind the webhook has for them.")],
+    external_user: Annotated[
+        str,
+        Option(help="The name that the system behind the webhook has for them; on GitHub and GitLab their numeric id."),
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Say whose a name in the system behind a webhook is: they are told there from now on, and decide there."""
+    """Say whose a name in the system behind a webhook is, or a user id on GitHub or GitLab: they decide there from now on."""
     draft = identities.MappingDraft(member_id=member, external_user=external_user)
     show_record(lambda plane: plane.connections.map(connection_id, draft), as_json)
 

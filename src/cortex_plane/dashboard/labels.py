@@ -17,7 +17,7 @@ from cortex_plane.gates.rules.prompts import NewsKind, gate_of_rule
 from cortex_plane.jobs.model.effects import MAX_REPEATS
 from cortex_plane.kernel.text import in_words, span, stamp
 from cortex_plane.policies.model.policies import Approvers, OnDeny
-from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
+from cortex_plane.tenancy.model.identities import Connection, ConnectionState, Delivery, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Absence
 
 
@@ -107,6 +107,20 @@ def happened(what: approval_model.ApprovalEvent) -> str:
 def plain_reason(reason: str, automatic: Any) -> str:
     """Without what stands beside it as a mark already."""
     return re.sub(r"^out of office(?:: )?", "", reason) if automatic else reason
+
+
+_CONNECTION_STATES = {
+    ConnectionState.OK: ("Works", "delivered"),
+    ConnectionState.FAILING: ("Failing", "dead"),
+    ConnectionState.PAUSED: ("Paused", "pending"),
+    ConnectionState.DISABLED: ("Disabled", "dead"),
+    ConnectionState.NOT_SERVED: ("Not served", "dead"),
+}
+
+
+def connection_state(connection: Connection) -> tuple[str, str]:
+    """The words for how a connection does, and their colour."""
+    return _CONNECTION_STATES[connection.state]
 
 
 def channel(name: str) -> str:
@@ -330,7 +344,7 @@ def _list_names(names: Sequence[str]) -> str:
 FILTERS: dict[str, Any] = {
     function.__name__: function
     for function in (
-        happened, plain_reason, channel, delivery, tries, votes, quorum_roles, escalation, people, gate,
+        happened, plain_reason, channel, connection_state, delivery, tries, votes, quorum_roles, escalation, people, gate,
         standing_offer, standing_scope, standing_count, absence, risk, job_status, call_status, door, event,
         approvers, approval_model.shaped_by, approval_model.if_nobody_decides, repeats, on_deny, outcome, aftermath, what_went_wrong, short_id,
         gate_word, may_words, rule_words, own_name, trigger_words,

@@ -10,7 +10,8 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import orjson
@@ -40,12 +41,13 @@ class EmulatorFault(StrEnum):
 class FaultPlan:
     """The faults that come next, in order."""
 
-    faults: list[EmulatorFault] = field(default_factory=list)
+    faults: list[EmulatorFault | None] = field(default_factory=list)
+    """None: this one arrives."""
     flood_seconds: int = 7
     """How long a flooded client is to wait."""
 
-    def add(self, how: EmulatorFault | str, times: int) -> None:
-        self.faults += [EmulatorFault(how)] * times
+    def add(self, how: EmulatorFault | str, times: int, after: int = 0) -> None:
+        self.faults += [None] * after + [EmulatorFault(how)] * times
 
     def take(self) -> EmulatorFault | None:
         return self.faults.pop(0) if self.faults else None
@@ -104,9 +106,8 @@ async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(128)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
-    )
+    ws: Literal["websockets-sansio", "none"] = "websockets-sansio" if find_spec("websockets") else "none"
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws=ws, timeout_graceful_shutdown=1)
     server = _Server(config)
     task = asyncio.create_task(server.serve([listener]))
     try:

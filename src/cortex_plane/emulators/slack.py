@@ -28,7 +28,8 @@ import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from cortex_plane.emulators.server import DeliveryQueue, EmulatorFault, FaultPlan, read_json, read_parameters, serving
 from cortex_plane.emulators.slack_blocks import (
@@ -41,6 +42,7 @@ from cortex_plane.emulators.slack_blocks import (
 )
 
 BOT_TOKEN = "xoxb-100000000001-emulated-on-this-machine"  # noqa: S105 -- of an emulator
+APP_TOKEN = "xapp-1-A0EMULATED-100000000002-emulated"  # noqa: S105 -- of an emulator
 SIGNING_SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105 -- of an emulator
 TEAM, APP, BOT, BOT_USER = "T0EMULATED", "A0EMULATED", "B0CORTEX", "U0CORTEX"
 TRIGGER_SECONDS = 3.0
@@ -120,6 +122,11 @@ class SlackEmulator:
         self._triggers: dict[str, tuple[str, float]] = {}
         self._responses: dict[str, tuple[_Channel, str, SlackMessage | None, list[int]]] = {}
         self._end = asyncio.Event()
+        self._is_socket_mode = False
+        self._socket: WebSocket | None = None
+        self._envelopes: dict[str, dict[str, Any]] = {}
+        self.acknowledged: list[str] = []
+        """The events that the app took by Socket Mode."""
         self._queue = DeliveryQueue()
 
     @property
@@ -131,6 +138,7 @@ class SlackEmulator:
         return Starlette(routes=[
             Route("/api/{method}", self._handle, methods=["GET", "POST"]),
             Route("/response/{id}", self._respond, methods=["POST"]),
+            WebSocketRoute("/socket", self._serve_socket),
         ])  # fmt: skip
 
     @contextlib.asynccontextmanager
@@ -196,7 +204,10 @@ class SlackEmulator:
             "response_url": self._response_url(where, user, None),
         }  # fmt: skip
         self.traffic.append(("SlashCommand", form))
-        self._start(self._post_form("command", form))
+        if self._is_socket_mode:
+            self._start(self._send_envelope("slash_commands", form))
+        else:
+            self._start(self._post_form("command", form))
 
     def press(self, user: str, message: SlackMessage, label: str) -> None:
         """Press a button. Raises ``KeyError`` where the message has none of this label."""
@@ -250,9 +261,9 @@ class SlackEmulator:
         self._send_event({"type": "app_uninstalled"})
         self.is_revoked = True
 
-    def fail(self, how: EmulatorFault | str, times: int = 1) -> None:
-        """The next messages of the app."""
-        self.faults.add(how, times)
+    def fail(self, how: EmulatorFault | str, times: int = 1, *, after: int = 0) -> None:
+        """The next messages of the app, after so many that arrive."""
+        self.faults.add(how, times, after)
 
     async def repeat(self, number: int = -1) -> None:
         """Deliver something again that was delivered already."""
@@ -273,7 +284,8 @@ class SlackEmulator:
             token = request.headers.get("authorization", "").removeprefix("Bearer ") or parameters.get("token")
             if not token:
                 raise WebApiError("not_authed")
-            if token != self.bot_token:
+            wanted = APP_TOKEN if request.path_params["method"] == "apps.connections.open" else self.bot_token
+            if token != wanted:
                 raise WebApiError("invalid_auth")
             if self.is_revoked:
                 raise WebApiError("account_inactive")
@@ -301,6 +313,7 @@ class SlackEmulator:
             "auth.test": self._auth_test, "chat.postMessage": self._post_message, "chat.update": self._update,
             "chat.postEphemeral": self._post_ephemeral, "conversations.open": self._open,
             "conversations.history": self._history, "views.open": self._open_view, "users.info": self._user_info,
+            "apps.connections.open": self._open_socket,
         }  # fmt: skip
 
     async def _fault(self, method: str) -> EmulatorFault | None:
@@ -406,6 +419,43 @@ class SlackEmulator:
             self.ephemeral.append(SlackMessage(channel.id, self._ts(), BOT_USER, text, blocks, only_for=user))
         return PlainTextResponse("ok")
 
+    # Socket Mode.
+
+    def _open_socket(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._is_socket_mode = True
+        return {"url": f"{self.url.replace('http', 'ws', 1)}/socket"}
+
+    async def _serve_socket(self, socket: WebSocket) -> None:
+        await socket.accept()
+        self._socket = socket
+        await socket.send_json({"type": "hello", "num_connections": 1, "connection_info": {"app_id": APP}})
+        for envelope in list(self._envelopes.values()):
+            await socket.send_json({**envelope, "retry_attempt": 1, "retry_reason": "timeout"})
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                answer = await socket.receive_json()
+                if self._envelopes.pop(str(answer.get("envelope_id")), None) is not None:
+                    self.acknowledged.append(str(answer["envelope_id"]))
+        if self._socket is socket:
+            self._socket = None
+
+    async def refresh_socket(self) -> None:
+        """Ask the app to connect anew, as Slack does every few hours."""
+        if self._socket is not None:
+            await self._socket.send_json({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
+
+    async def _send_envelope(self, kind: str, payload: Mapping[str, Any]) -> None:
+        id = f"envelope-{next(self._numbers)}"
+        envelope = {
+            "envelope_id": id,
+            "type": kind,
+            "accepts_response_payload": kind != "events_api",
+            "payload": payload,
+        }
+        self._envelopes[id] = envelope
+        if self._socket is not None:
+            await self._socket.send_json(envelope)
+
     # Values of the API.
 
     def _ts(self) -> str:
@@ -470,13 +520,19 @@ class SlackEmulator:
                                 "is_enterprise_install": False}],
         }  # fmt: skip
         self.traffic.append(("EnvelopedEvent", payload))
-        self._start(self._post_event(orjson.dumps(payload)))
+        if self._is_socket_mode:
+            self._start(self._send_envelope("events_api", payload))
+        else:
+            self._start(self._post_event(orjson.dumps(payload)))
 
     def _send_interaction(self, payload: dict[str, Any]) -> None:
         full = {**payload, "team": {"id": TEAM, "domain": "emulated"}, "api_app_id": APP, "token": "verification",
                 "is_enterprise_install": False}  # fmt: skip
         self.traffic.append((payload["type"], full))
-        self._start(self._post_form("interaction", {"payload": orjson.dumps(full).decode()}))
+        if self._is_socket_mode:
+            self._start(self._send_envelope("interactive", full))
+        else:
+            self._start(self._post_form("interaction", {"payload": orjson.dumps(full).decode()}))
 
     def _start(self, delivery: Any) -> None:
         self._queue.start(asyncio.create_task(delivery))

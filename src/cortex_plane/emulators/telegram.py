@@ -220,9 +220,9 @@ class TelegramEmulator:
         """The owner of the bot made a new token: this one is worth nothing."""
         self.is_revoked = True
 
-    def fail(self, how: EmulatorFault | str, times: int = 1) -> None:
-        """The next messages of the bot."""
-        self.faults.add(how, times)
+    def fail(self, how: EmulatorFault | str, times: int = 1, *, after: int = 0) -> None:
+        """The next messages of the bot, after so many that arrive."""
+        self.faults.add(how, times, after)
 
     def repeat_updates(self) -> None:
         """Deliver everything again, as Telegram does after an answer that was lost."""

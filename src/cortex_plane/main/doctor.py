@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cortex_plane.cli.terminal import print_line, short
+from cortex_plane.cli.terminal import print_line, short, utc_text
 from cortex_plane.client import Client
 from cortex_plane.client.access import ACCESS_FILE
 from cortex_plane.db.schema import pending
@@ -27,6 +27,8 @@ from cortex_plane.main import databases
 from cortex_plane.main.databases import existing_master_key, opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
+from cortex_plane.tenancy.model.access import Permission
+from cortex_plane.tenancy.model.identities import Connection, ConnectionState
 
 if TYPE_CHECKING:
     from cortex_plane.worker.tools.app import App
@@ -99,7 +101,42 @@ async def _api(settings: Settings) -> str:
     return f"answers; the key is {me.name}'s ({', '.join(me.roles)})"
 
 
-_CHECKS = {"directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api}
+SHOWN_CONNECTIONS = 1000
+
+
+async def _channels(settings: Settings) -> str:
+    """Every connection of the key's org: whether messages get through, and what is left to do."""
+    async with Client.here(settings.home) as plane:
+        me = await plane.me()
+        if Permission.CONNECTION_READ not in me.permissions:
+            return f"not looked at: the key of {me.name} may not read connections"
+        every = [connection async for connection in plane.connections.list(SHOWN_CONNECTIONS)]
+    at_fault = [connection for connection in every if connection.state is not ConnectionState.OK]
+    if at_fault:
+        raise CortexError(
+            "; ".join(_describe_connection(connection) for connection in at_fault),
+            hint=" ".join(dict.fromkeys(step for connection in at_fault for step in connection.to_do)),
+        )
+    undone = [connection for connection in every if connection.to_do]
+    rest = f"; {', '.join(f'{c.name}: {c.to_do[0]}' for c in undone)}" if undone else ""
+    return (f"{len(every)} connected, messages get through" if every else "none is connected") + rest
+
+
+def _describe_connection(connection: Connection) -> str:
+    health = connection.health
+    words = f"{connection.channel_type} {connection.name} is {connection.state.value.replace('_', ' ')}"
+    if connection.state is ConnectionState.FAILING and connection.failing_since is not None:
+        words += f" since {utc_text(connection.failing_since)} UTC"
+    if connection.state is ConnectionState.PAUSED and health.paused_until is not None:
+        words += f" until {utc_text(health.paused_until)} UTC"
+    reason = connection.disabled_reason or health.last_error or health.pause_reason
+    return f"{words} ({short(reason, 200)})" if reason else words
+
+
+_CHECKS = {
+    "directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api,
+    "channels": _channels,
+}  # fmt: skip
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2
 """Exit codes."""

@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import functools
 import mailbox
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cortex_plane.channels.discord import DiscordChannel
 from cortex_plane.channels.email import EmailChannel
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.gitlab import GitLabChannel
 from cortex_plane.channels.mail_servers import SmtpServer
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.telegram.channel import TelegramChannel
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from aiosmtpd.smtp import SMTP, Envelope, Session
 
 VENDOR_CHANNELS: tuple[Callable[[VendorClient], InteractiveChannel], ...] = (
-    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel,
+    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel, GitHubChannel, GitLabChannel,
 )  # fmt: skip
 """The channels of vendors, one line each: a class that is made with the client for its requests."""
 SINK_SENDER = "Cortex Plane <cortex@localhost>"
@@ -126,6 +128,11 @@ class Reach:
         )
 
     async def close(self) -> None:
+        for channel in self.interactive.values():
+            # Some have connections of their own besides those of their client.
+            close: Callable[[], Awaitable[None]] | None = getattr(channel, "close", None)
+            if close is not None:
+                await close()
         for client in self.clients:
             await client.close()
         if self.email is not None:

@@ -14,15 +14,6 @@ where connection_id = $1 and event_id = $2 and answer is null
 returning true
 
 
--- name: begin_channel_event
--- Just before it is handled: the lease is renewed and the try is counted. What comes of it flushes the log; without it nothing was done.
-update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + $3::interval
-from channel_connection c
-where e.seq = $1 and e.taken_by = $2 and e.status = 'pending' and c.id = e.connection_id
-returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
-  plane_now() as now, set_config('synchronous_commit', 'off', true)
-
-
 -- name: begin_delivery
 update notification n
 set tried_at = coalesce(n.tried_at, plane_now()), attempts = n.attempts + 1,
@@ -53,7 +44,7 @@ set failing_since = coalesce(failing_since, plane_now()), failures = failures + 
     when $2::interval is not null then plane_now() + $2::interval
     when failures + 1 >= $3 then plane_now() + least($4::interval * power(2, least(failures + 1 - $3, 20)), $5::interval) end)
 where id = $1
-returning paused_until - plane_now() as pause
+returning failures
 
 
 -- name: report_connection
@@ -237,7 +228,7 @@ where n.lane = $2 and n.id = f.id
 
 -- name: record_accepted
 -- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
-select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
+select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id, n.created_at,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.attempts, r.session_id, r.job_id,
   case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
 from notification n
@@ -312,15 +303,6 @@ where n.id = $1 and n.taken_by = $2
 returning n.id
 
 
--- name: settle_channel_event
--- What failed keeps its payload, so that somebody can see what it was.
-update channel_event
-set status = $3, payload = case when $3 = 'done' then null else payload end, next_attempt_at = null, taken_by = null,
-  settled_at = plane_now(), last_error = $4
-where seq = $1 and taken_by = $2 and status = 'pending'
-returning true
-
-
 -- name: store_channel_events
 insert into channel_event (org_id, connection_id, event_id, lane, payload)
 select $1, $2, e.id, hashtextextended(e.chat, 4), e.payload
@@ -334,11 +316,6 @@ returning seq
 update channel_mapping set suppressed_at = plane_now(), suppressed_reason = $2
 where id = $1 and suppressed_at is null
 returning id
-
-
--- name: trust_sender
--- They are there: what could not be sent to them before may arrive now.
-update channel_mapping set suppressed_at = null, suppressed_reason = null where id = $1 and suppressed_at is not null
 
 
 -- name: upsert_chat

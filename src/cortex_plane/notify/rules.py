@@ -23,6 +23,10 @@ LONGEST_WAIT_SECONDS = 24 * 3600.0
 """Nobody may put us off for longer."""
 BREAKER_FAILURES = 5
 """So many tries of a connection that fail in a row pause it."""
+NO_BREAKER = 2**31 - 1
+"""For connections whose receivers fail one by one."""
+LONGEST_OUTAGE = timedelta(days=3)
+"""A vendor that is away for so long costs a message no try."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
 ANY_VERSION = 2**31 - 1
 """Nothing is newer: what a message would have shown is not known."""

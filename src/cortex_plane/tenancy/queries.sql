@@ -469,6 +469,13 @@ order by m.asked_at desc, m.id
 limit 100
 
 
+-- name: list_linkable
+select id, channel_type, name, account from channel_connection
+where disabled_at is null and account is not null
+order by channel_type, name, id
+limit 50
+
+
 -- name: end_claim
 update channel_mapping set removed_at = plane_now()
 where id = $1 and user_account_id = $2 and verified_at is null and asked_at is not null and removed_at is null
@@ -476,9 +483,9 @@ returning id
 
 
 -- name: note_use
--- At most once an hour, so that a message costs no write of its own.
-update channel_mapping set last_used_at = plane_now()
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour')
+-- At most once an hour, so that a message costs no write of its own. What could not be sent to them before may arrive now.
+update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null)
 
 
 -- name: note_inbound

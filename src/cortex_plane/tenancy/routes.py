@@ -6,15 +6,23 @@ from types import NoneType
 from uuid import UUID
 
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.kernel.routes import ListRoute, Route, filters
+from cortex_plane.kernel.routes import ERRORS, ListRoute, Route, filters
 from cortex_plane.tenancy.model import access, identities, orgs
 
 CHANNEL_COLUMNS = "id channel_type channel_user_id verified_at"
 PROVIDER = {"provider": access.Provider}
 SESSION_COLUMNS = "id created_at last_seen_at expires_at key_name"
 
+VENDOR_ERRORS = (*ERRORS, 424)
+"""The vendor does not answer."""
+
 CREATE_CONNECTION = Route(
-    "POST /v1/connections", identities.NewConnection, body=identities.ConnectionDraft, status=201, once=True
+    "POST /v1/connections",
+    identities.NewConnection,
+    body=identities.ConnectionDraft,
+    status=201,
+    once=True,
+    errors=VENDOR_ERRORS,
 )
 """A webhook has a `url`; the answer holds the secret that signs its messages, which is shown once."""
 LIST_CONNECTIONS = ListRoute(
@@ -22,10 +30,14 @@ LIST_CONNECTIONS = ListRoute(
 )
 GET_CONNECTION = Route("GET /v1/connections/{connection_id}", identities.Connection)
 UPDATE_CONNECTION = Route(
-    "PATCH /v1/connections/{connection_id}", identities.Connection, body=identities.ConnectionChange, revision=True
+    "PATCH /v1/connections/{connection_id}",
+    identities.Connection,
+    body=identities.ConnectionChange,
+    revision=True,
+    errors=VENDOR_ERRORS,
 )
 """Enabling a connection that the plane disabled by itself lets it be tried anew. Where a value changes, its vendor is asked again."""
-CHECK_CONNECTION = Route("POST /v1/connections/{connection_id}/check", identities.Connection)
+CHECK_CONNECTION = Route("POST /v1/connections/{connection_id}/check", identities.Connection, errors=VENDOR_ERRORS)
 """Ask the vendor who the connection is, and set up there what is missing. No secret changes."""
 LIST_CHANNELS = ListRoute(
     "GET /v1/channels",

@@ -26,6 +26,7 @@ from cortex_plane.notify.verbs.listeners import ListenerLease
 log = structlog.get_logger()
 
 BEAT_SECONDS = 5.0
+STOP_SECONDS = 2.0
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a listener that failed begins anew."""
 
@@ -48,6 +49,11 @@ class ChannelListener:
         self.id = new_id()
         self._held: dict[UUID, tuple[ListenerLease, asyncio.Task[None]]] = {}
 
+    @property
+    def connections(self) -> list[UUID]:
+        """What this process listens to."""
+        return list(self._held)
+
     async def run(self) -> None:
         if not self._channels:
             return
@@ -56,7 +62,7 @@ class ChannelListener:
                 await self.beat()
                 await asyncio.sleep(self._beat * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
         finally:
-            await self._leave()
+            await self.leave()
 
     async def beat(self) -> None:
         """Renew what this process has, stop what it lost, and take over what nobody has."""
@@ -123,7 +129,7 @@ class ChannelListener:
         with contextlib.suppress(CortexError, TimeoutError):
             await listeners.note_error(self._db, lease, error)
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
         """Others may listen at once."""
         held, self._held = list(self._held.values()), {}
         for lease, task in held:
@@ -133,6 +139,6 @@ class ChannelListener:
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
+    """A socket that takes long to close must not keep the leases of others from being renewed."""
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task
+    await asyncio.wait([task], timeout=STOP_SECONDS)

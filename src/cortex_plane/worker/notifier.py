@@ -282,7 +282,9 @@ class Notifier:
         schedule = outbox.schedule_of(channel)
         if message is not None and message.outgoing is not None:
             self._pause(message.outgoing.target.connection_id, error)
-        outcome = await deliveries.record_failed(self.db, actor, lane, ids[0], error, begun=message, schedule=schedule)
+        outcome = await deliveries.record_failed(
+            self.db, actor, lane, ids[0], error, begun=message, schedule=schedule, has_vendor=hasattr(channel, "traits")
+        )
         id = ids.pop(0)
         if outcome is None:
             return False

@@ -84,10 +84,9 @@ class Channel(StrEnum):
     GITLAB = "gitlab"
     API = "api"
 
-    @property
-    def is_connected(self) -> bool:
-        """It belongs to a connection of the org, which may stop using it."""
-        return self not in (Channel.DASHBOARD, Channel.API)
+
+OWN_DOORS = frozenset({Channel.DASHBOARD, Channel.API})
+"""The plane's own. All others belong to connections of the org, which may stop using them."""
 
 
 class RecordResult(StrEnum):

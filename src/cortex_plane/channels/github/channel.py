@@ -187,7 +187,9 @@ class GitHubChannel:
 
     def receive(self, target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
         webhook_events.verify(target.secrets.get("webhook_secret", ""), request.headers, request.body)
-        return channels.ReceivedRequest(items=webhook_events.read_webhook(request))
+        return channels.ReceivedRequest(
+            items=webhook_events.read_webhook(request, target.config.get("installation_id"))
+        )
 
     def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
         return webhook_events.read_item(payload)

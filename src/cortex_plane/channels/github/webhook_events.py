@@ -32,11 +32,14 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes) -> None:
         )
 
 
-def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem, ...]:
-    """What of a webhook concerns somebody. Raises ``InvalidInput`` for one that is malformed."""
+def read_webhook(request: channels.InboundRequest, installation_id: str | None) -> tuple[channels.InboundItem, ...]:
+    """What of a webhook concerns somebody. Raises ``InvalidInput`` for one that is malformed. ``installation_id``: of an App, whose
+    other installations are not ours, and belong to whoever installed them."""
     try:
         payload = orjson.loads(request.body)
         event, action = request.headers.get("x-github-event", ""), str(payload.get("action", ""))
+        if installation_id and "installation" in payload and str(payload["installation"]["id"]) != installation_id:
+            return ()
         if (event, action) == ("issue_comment", "created"):
             return _comment_items(payload, request.received_at)
         if event == "installation" and action in _REVOKED:

@@ -6,14 +6,14 @@ pressed or typed is shown to nobody else.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
-from cortex_plane.channels.slack import blocks, events
+from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.slack import blocks, events, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
@@ -34,7 +34,7 @@ class SlackChannel:
     carries_credentials = False
     traits = channels.ChannelTraits(
         most_buttons=5, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.FORM,
-        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=False,
+        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(
@@ -42,8 +42,17 @@ class SlackChannel:
             description="The Bot User OAuth Token under *OAuth & Permissions* of the app.",
         ),
         channels.ConnectionField(
-            name="signing_secret", secret=True, pattern=r"[a-f0-9]{32}",
-            description="The Signing Secret under *Basic Information* of the app.",
+            name="signing_secret", secret=True, required=False, pattern=r"[a-f0-9]{32}",
+            description="The Signing Secret under *Basic Information* of the app; not with Socket Mode.",
+        ),
+        channels.ConnectionField(
+            name="mode", required=False, choices=("http", "socket"),
+            description="`http`: Slack posts to the public https address of the plane. `socket`: the plane connects to Slack, and "
+            "needs no public address. Without it: socket where there is an `app_token`.",
+        ),
+        channels.ConnectionField(
+            name="app_token", secret=True, required=False, pattern=r"xapp-[A-Za-z0-9-]{10,200}",
+            description="An App-Level Token with the scope connections:write, under *Basic Information*; for Socket Mode alone.",
         ),
         channels.ConnectionField(
             name="api_url", required=False, pattern=r"https?://[^\s?#]{1,300}",
@@ -52,7 +61,7 @@ class SlackChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient) -> None:
-        self._client, self._api = client, SlackApi(client)
+        self._client, self._api, self._parts = client, SlackApi(client), ReplyParts()
         # What Slack would say again: the direct messages of a person. Forgetting it costs one call.
         self._chats: OrderedDict[tuple[Any, str], str] = OrderedDict()
 
@@ -113,25 +122,18 @@ class SlackChannel:
         return Sent(message_ref=await self._post(outgoing.target, outgoing.target.address, content))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
-        """The parts of a reply, one message each. While the agent still works, later calls bring them up to date."""
-        parts = list(outgoing.shown.get("parts", ()))
-        for index, text in enumerate(card_text.chunks(reply.text, blocks.REPLY_LIMIT)):
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            if index < len(parts) and parts[index][1] == digest:
-                continue
-            content: dict[str, Any] = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
-            ref = parts[index][0] if index < len(parts) else None
-            if (earlier := events.read_ref(ref)) is not None:
-                answer = await self._api.call(
-                    outgoing.target, "chat.update", channel=earlier[0], ts=earlier[1], **content
-                )
-                answer.require()
-            else:
-                if reply.thread:
-                    content["thread_ts"] = reply.thread
-                ref = await self._post(outgoing.target, outgoing.target.address, content)
-            parts[index : index + 1] = [[ref, digest]]
-        return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts})
+        target, thread = outgoing.target, {"thread_ts": reply.thread} if reply.thread else {}
+
+        async def send_part(text: str, ref: str | None) -> str | None:
+            content = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
+            earlier = events.read_ref(ref)
+            if earlier is None:
+                return await self._post(target, target.address, {**content, **thread})
+            answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
+            answer.require()
+            return ref
+
+        return await self._parts.send(outgoing, card_text.chunks(reply.text, blocks.REPLY_LIMIT), send_part)
 
     async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
         channel = await self._chat(target, address)
@@ -159,19 +161,25 @@ class SlackChannel:
         me = answer.body
         if not me.get("bot_id"):
             raise InvalidInput("This is no token of a bot: take the one that begins with xoxb-.", field="bot_token")
+        mode = str(target.config.get("mode") or ("socket" if target.secrets.get("app_token") else "http"))
         to_do = []
-        if inbound_url is not None:
-            manifest = app_manifest("Cortex", inbound_url)
-            to_do.append(
-                f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
-            )
+        if mode == "socket":
+            await self._check_socket(target)
+            to_do.append(_paste(app_manifest("Cortex", None)))
+        else:
+            if not target.secrets.get("signing_secret"):
+                raise InvalidInput(
+                    "Slack signs what it posts: the `signing_secret` is missing.", field="signing_secret"
+                )
+            if inbound_url is not None:
+                to_do.append(_paste(app_manifest("Cortex", inbound_url)))
         if missing := missing_scopes(answer.headers.get("x-oauth-scopes", "")):
             to_do.append(f"Install the app again, so that it gets the scopes {', '.join(missing)}.")
         return channels.ConnectionIdentity(
             account=f"@{me.get('user')} in {me.get('team')}",
             external_id=f"{me.get('team_id')}:{me.get('bot_id')}",
             config={
-                "mode": "http", "team_id": str(me.get("team_id")), "bot_user_id": str(me.get("user_id")),
+                "mode": mode, "team_id": str(me.get("team_id")), "bot_user_id": str(me.get("user_id")),
                 "bot_id": str(me.get("bot_id")),
             },
             to_do=tuple(to_do),
@@ -188,6 +196,16 @@ class SlackChannel:
             raise InvalidInput(error.message, field="bot_token") from None
         return answer
 
+    async def _check_socket(self, target: Target) -> None:
+        socket_mode.require_websockets()
+        try:
+            (await self._api.open_socket(target)).require()
+        except Undeliverable as error:
+            raise InvalidInput(
+                error.message,
+                hint="Create an App-Level Token with the scope connections:write, and turn Socket Mode on.", field="app_token",
+            ) from None  # fmt: skip
+
     def receive(self, target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
         return events.read_request(target, request)
 
@@ -195,7 +213,9 @@ class SlackChannel:
         return events.read_payload(payload)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
-        raise Undeliverable("Slack posts to the plane; nothing is fetched from it.")
+        """By Socket Mode, which has no cursor: Slack keeps nothing while nobody is connected."""
+        socket_mode.require_websockets()
+        await socket_mode.listen(self._client, self._api, target, deliver)
 
     # Answers.
 
@@ -240,6 +260,10 @@ class SlackChannel:
                 target, "chat.postEphemeral", channel=channel, user=event.sender.id, thread_ts=thread, **content
             )
             answer.require()
+
+
+def _paste(manifest: str) -> str:
+    return f"Paste this under *App Manifest* of the app at https://api.slack.com/apps, and save it:\n{manifest}"
 
 
 def _plain_block(text: str) -> blocks.Block:

@@ -44,9 +44,10 @@ def verify_signature(target: Target, request: channels.InboundRequest) -> None:
     is_equal = hmac.compare_digest(expected.encode(), signature.encode())
     if not (is_equal and is_timely and secret):
         raise Unauthenticated(
-            "The signature of this request is not valid, or its time is more than five minutes off.",
-            code="webhook_signature_invalid", hint="",
-        )  # fmt: skip
+            "The connection or the signature of this request is not valid.",
+            code="event_signature_invalid",
+            hint="Check the secret of the connection: `cortex connection check`.",
+        )
 
 
 def read_request(target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
@@ -60,15 +61,32 @@ def read_request(target: Target, request: channels.InboundRequest) -> channels.R
             challenge = str(content.get("challenge", ""))[:500]
             return channels.ReceivedRequest(reply=channels.InboundReply(body=challenge.encode()))
         id = str(content.get("event_id", ""))
+    return channels.ReceivedRequest(items=_items(target, content, id))
+
+
+def _items(target: Target, content: dict[str, Any], id: str) -> tuple[channels.InboundItem, ...]:
     if not id or len(id) > MAX_EVENT_ID:
         raise InvalidInput("The request names no event.")
     if not _is_of_workspace(content, str(target.config.get("team_id", ""))):
         # The same app in another workspace: its people are none of this connection.
-        return channels.ReceivedRequest()
+        return ()
     # A token of old apps that proves nothing, and has no place in our tables.
-    content.pop("token", None)
-    payload = {**content, "cortex": {name: str(target.config.get(name, "")) for name in _NAMES}}
-    return channels.ReceivedRequest(items=(channels.InboundItem(event_id=id, payload=payload),))
+    names = {name: str(target.config.get(name, "")) for name in _NAMES}
+    payload = {**{name: value for name, value in content.items() if name != "token"}, "cortex": names}
+    return (channels.InboundItem(event_id=id, payload=payload),)
+
+
+def read_envelope(target: Target, envelope: Mapping[str, Any]) -> tuple[channels.InboundItem, ...]:
+    """What Socket Mode wraps: the same payloads, over a connection that the app opened with its own token."""
+    content = envelope.get("payload")
+    if not isinstance(content, dict):
+        return ()
+    match envelope.get("type"):
+        case "events_api":
+            return _items(target, content, str(content.get("event_id", "")))
+        case "slash_commands":
+            content = {**content, "type": "command"}
+    return _items(target, content, _trigger_id(content))
 
 
 def _form(body: bytes) -> tuple[dict[str, Any], str]:
@@ -78,10 +96,12 @@ def _form(body: bytes) -> tuple[dict[str, Any], str]:
     except ValueError:
         raise InvalidInput("The body is no form.") from None
     content: dict[str, Any] = _json(form["payload"].encode()) if "payload" in form else {**form, "type": "command"}
+    return content, _trigger_id(content)
+
+
+def _trigger_id(content: Mapping[str, Any]) -> str:
     trigger = content.get("trigger_id")
-    if not isinstance(trigger, str) or not trigger:
-        raise InvalidInput("The request names no event.")
-    return content, f"{str(content.get('type', ''))[:50]}:{trigger}"
+    return f"{str(content.get('type', ''))[:50]}:{trigger}" if isinstance(trigger, str) and trigger else ""
 
 
 def _json(body: bytes) -> dict[str, Any]:

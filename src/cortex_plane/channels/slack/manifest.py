@@ -9,29 +9,28 @@ EVENTS = ("app_mention", "app_uninstalled", "message.im", "tokens_revoked")
 COMMAND = "/cortex"
 
 
-def app_manifest(name: str, inbound_url: str) -> str:
+def app_manifest(name: str, inbound_url: str | None) -> str:
+    """``inbound_url``: where Slack posts; None for Socket Mode."""
+    place = {} if inbound_url is None else {"url": inbound_url}
+    request = {} if inbound_url is None else {"request_url": inbound_url}
+    command = {
+        "command": COMMAND, **place, "description": "new, status, pause, resume, agents, link, help",
+        "usage_hint": "status", "should_escape": False,
+    }  # fmt: skip
     return json.dumps(
         {
             "display_information": {"name": name[:35], "description": "Approvals, and conversations with agents"},
             "features": {
                 "app_home": {"messages_tab_enabled": True, "messages_tab_read_only_enabled": False},
                 "bot_user": {"display_name": name[:80], "always_online": True},
-                "slash_commands": [
-                    {
-                        "command": COMMAND,
-                        "url": inbound_url,
-                        "description": "new, status, pause, resume, agents, link, help",
-                        "usage_hint": "status",
-                        "should_escape": False,
-                    }
-                ],
+                "slash_commands": [command],
             },
             "oauth_config": {"scopes": {"bot": list(SCOPES)}},
             "settings": {
-                "event_subscriptions": {"request_url": inbound_url, "bot_events": list(EVENTS)},
-                "interactivity": {"is_enabled": True, "request_url": inbound_url},
+                "event_subscriptions": {**request, "bot_events": list(EVENTS)},
+                "interactivity": {"is_enabled": True, **request},
                 "org_deploy_enabled": False,
-                "socket_mode_enabled": False,
+                "socket_mode_enabled": inbound_url is None,
                 "token_rotation_enabled": False,
             },
         },

@@ -51,7 +51,7 @@ class SlackAnswer:
         if self.error in _GONE:
             raise Undeliverable(f"{_GONE[self.error]} {text}", gone=True)
         if self.error in _BAD_TOKEN:
-            raise Undeliverable(f"Slack does not accept the bot token of this connection. {text}")
+            raise Undeliverable(f"Slack does not accept the token of this connection. {text}")
         raise Undeliverable(text, address=self.error in _NO_ADDRESS)
 
     def _explanation(self) -> str:
@@ -68,8 +68,15 @@ class SlackApi:
 
     async def call(self, target: Target, method: str, **parameters: Any) -> SlackAnswer:
         """Parameters that are None are left out. Raises ``TryAgain`` where nobody answers."""
+        return await self._call(target, "bot_token", method, parameters)
+
+    async def open_socket(self, target: Target) -> SlackAnswer:
+        """The address of a connection for Socket Mode, which the app opens with a token of its own."""
+        return await self._call(target, "app_token", "apps.connections.open", {})
+
+    async def _call(self, target: Target, token: str, method: str, parameters: Mapping[str, Any]) -> SlackAnswer:
         base = str(target.config.get("api_url") or API_URL).rstrip("/")
-        headers = {"Authorization": f"Bearer {target.secrets.get('bot_token', '')}"}
+        headers = {"Authorization": f"Bearer {target.secrets.get(token, '')}"}
         content = {name: value for name, value in parameters.items() if value is not None}
         answer = await self._client.request("POST", f"{base}/{method}", headers=headers, json=content)
         if answer.status == 429:

@@ -7,8 +7,6 @@ says which address was called.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -17,29 +15,19 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.telegram import messages, updates
 from cortex_plane.channels.telegram.bot_api import NO_MESSAGE_TO_EDIT, NOT_MODIFIED, QUERY_TOO_OLD, BotAnswer, BotApi
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
 from cortex_plane.notify.model import notifications as notify_model
-from cortex_plane.notify.model.notifications import (
-    Card,
-    ChatReply,
-    Occasion,
-    Outgoing,
-    Sent,
-    Target,
-    TryAgain,
-    Undeliverable,
-)
+from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing, Sent, Target, Undeliverable
 
 POLL_SECONDS = 25
 MOST_POLLS = 1000
 """At a time, from this process."""
 TOAST_LIMIT = 200
-LONGEST_PAUSE = 5.0
-"""Between the parts of one long reply, where Telegram asks for a pause."""
 NEW_NOTES: Final = frozenset({Occasion.REMINDED, Occasion.ESCALATED, Occasion.DELEGATED, Occasion.CHANGED})
 """What a person notices only as a message of its own: an edit makes no sound."""
 COMMANDS: Final = {
@@ -79,6 +67,7 @@ class TelegramChannel:
 
     def __init__(self, client: VendorClient, *, poll_seconds: int = POLL_SECONDS) -> None:
         self._client, self._polls = client, client.apart(MOST_POLLS)
+        self._parts = ReplyParts()
         self._api, self._poll_api, self._poll_seconds = BotApi(client), BotApi(self._polls), poll_seconds
 
     async def close(self) -> None:
@@ -138,7 +127,6 @@ class TelegramChannel:
         return Sent(message_ref=updates.message_ref(result))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
-        """The parts of a reply, one message each. While the agent still works, later calls bring them up to date."""
         target = outgoing.target
         if not reply.is_final:
             await self._api.call(
@@ -148,42 +136,26 @@ class TelegramChannel:
                 action="typing",
                 message_thread_id=_number(reply.thread),
             )
-        parts = list(outgoing.shown.get("parts", ()))
-        for index, text in enumerate(
-            card_text.chunks(reply.text, messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
-        ):
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            if index < len(parts) and parts[index][1] == digest:
-                continue
-            ref = parts[index][0] if index < len(parts) else None
-            part = [await self._send_part(target, reply, text, ref, is_first=index == 0), digest]
-            parts[index : index + 1] = [part]
-        return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts})
 
-    async def _send_part(
-        self, target: Target, reply: ChatReply, text: str, ref: str | None, *, is_first: bool
-    ) -> str | None:
-        content: dict[str, Any] = {
-            "text": messages.reply_html(text) or "…",
-            "parse_mode": "HTML",
-            "link_preview_options": _NO_PREVIEW,
-        }
-        if (earlier := updates.read_ref(ref)) is not None:
+        async def send_part(text: str, ref: str | None) -> str | None:
+            content: dict[str, Any] = {
+                "text": messages.reply_html(text) or "…", "parse_mode": "HTML", "link_preview_options": _NO_PREVIEW,
+            }  # fmt: skip
+            earlier = updates.read_ref(ref)
+            if earlier is None:
+                result = await self._call(
+                    target, "sendMessage", chat_id=target.address, message_thread_id=_number(reply.thread), **content
+                )
+                return updates.message_ref(result)
             answer = await self._api.call(
                 target, "editMessageText", chat_id=earlier[0], message_id=earlier[1], **content
             )
             if not answer.means(NOT_MODIFIED):
                 answer.require()
             return ref
-        method: dict[str, Any] = {"chat_id": target.address, "message_thread_id": _number(reply.thread), **content}
-        try:
-            return updates.message_ref(await self._call(target, "sendMessage", **method))
-        except TryAgain as error:
-            # What stands there already would be sent twice if the whole reply were tried again.
-            if is_first or error.after_seconds is None or error.after_seconds > LONGEST_PAUSE:
-                raise
-            await asyncio.sleep(error.after_seconds)
-            return updates.message_ref(await self._call(target, "sendMessage", **method))
+
+        texts = card_text.chunks(reply.text, messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
+        return await self._parts.send(outgoing, texts, send_part)
 
     # The connection.
 

@@ -29,7 +29,11 @@ def read_webhook(target: Target, request: channels.InboundRequest) -> channels.R
     secret = target.secrets.get("webhook_secret", "")
     header = request.headers.get(SECRET_HEADER, "")
     if not hmac.compare_digest(header.encode(), secret.encode()) or not secret:
-        raise Unauthenticated("The secret of this webhook is not valid.", code="webhook_signature_invalid", hint="")
+        raise Unauthenticated(
+            "The connection or the signature of this request is not valid.",
+            code="event_signature_invalid",
+            hint="Check the secret of the connection: `cortex connection check`.",
+        )
     try:
         update = orjson.loads(request.body)
     except ValueError:

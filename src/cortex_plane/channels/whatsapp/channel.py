@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
@@ -138,11 +139,12 @@ class WhatsAppChannel:
 
     async def show_more(self, target: Target, event: ButtonPress, card: Card) -> None:
         """All of a request. Its buttons as well, where they were not there yet."""
-        for text in cards.whole_card(card, card.requested_at):
+        now = datetime.now(UTC)
+        for text in cards.whole_card(card, now):
             await self._answer(target, event, text)
         if card.buttons and event.answer_to.get(_TEMPLATE):
             button = card.buttons[0]
-            message = cards.card_message(card, button.notification_id, card.requested_at, is_first=True)
+            message = cards.card_message(card, button.notification_id, now, is_first=True)
             await self._api.send(target, event.chat.id, message)
 
     async def _answer(self, target: Target, event: InboundEvent, text: str) -> str | None:

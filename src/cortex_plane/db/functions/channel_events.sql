@@ -128,6 +128,40 @@ call pg_temp.give_functions('cortex_scheduler', 'claim_channel_events(uuid, text
   'forget_channel_events(interval, integer)', 'claim_channel_listeners(uuid, text[], integer, interval)',
   'renew_channel_listeners(uuid, uuid[], bigint[], integer[], interval)');
 
+-- Just before an event is handled: the lease is renewed and the try is counted. No row: somebody else has it by now. What comes of the
+-- event flushes the log; without it nothing was done.
+create or replace function begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval)
+  returns table (
+    event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea,
+    disabled_at timestamptz, agent_id uuid, now timestamptz)
+  language plpgsql set search_path = public, pg_temp as $$
+#variable_conflict use_column
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
+  return query
+    update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
+    from channel_connection c
+    where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending'
+      and c.org_id = p_org and c.id = e.connection_id
+    returning e.event_id, e.payload, e.attempts, c.id, c.channel_type, c.name, c.config, c.sealed, c.disabled_at, c.agent_id,
+      plane_now();
+end
+$$;
+
+-- An event is over. One that failed keeps its payload, so that somebody can see what it was.
+create or replace function settle_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_status text, p_error text) returns boolean
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  update channel_event e
+  set status = p_status, payload = case when p_status = 'done' then null else e.payload end, next_attempt_at = null, taken_by = null,
+    settled_at = plane_now(), last_error = p_error
+  where e.org_id = p_org and e.seq = p_seq and e.taken_by = p_claim and e.status = 'pending';
+  return found;
+end
+$$;
+
 -- What an agent says to the person of its session, or what is to be said about it, goes to the chat from which they wrote last.
 create or replace function push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamptz) returns void
   language plpgsql set search_path = public, pg_temp as $$

@@ -22,6 +22,7 @@ declare
   known_account uuid;
   known_mapping uuid;
   deactivated timestamptz;
+  is_noted boolean;
   is_guest boolean := true;
   delivered record;
   earlier jsonb;
@@ -40,7 +41,8 @@ begin
     end if;
   end if;
 
-  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat
+  select c.channel_type, c.disabled_at, coalesce((o.settings ->> 'guests_may_chat')::boolean, true) as guests_may_chat,
+    c.last_inbound_at > plane_now() - interval '1 minute' as is_noted
   into connection
   from channel_connection c join org o on o.id = c.org_id
   where c.org_id = p_org and c.id = p_connection;
@@ -69,8 +71,8 @@ begin
   end if;
 
   -- A person whom nobody invited is a guest, at the first contact and at every later one.
-  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}'
-  into known_mapping, known_account, deactivated, is_guest
+  select m.id, m.user_account_id, u.deactivated_at, u.roles = '{guest}', m.last_used_at > plane_now() - interval '1 hour'
+  into known_mapping, known_account, deactivated, is_guest, is_noted
   from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
   where m.org_id = p_org and m.connection_id = p_connection and m.channel_user_id = p_external_user
     and m.verified_at is not null;  -- what somebody only claims is not theirs
@@ -91,9 +93,11 @@ begin
       insert into user_account (org_id, id, display_name, roles)
       values (p_org, p_account, p_display_name, '{guest}');
       insert into channel_mapping (
-        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, mac)
+        org_id, id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at,
+        mac)
       values (p_org, p_mapping, p_connection, p_account, connection.channel_type, p_external_user, p_metadata,
-        plane_now(), p_mac);
+        plane_now(), plane_now(), p_mac);
+      is_noted := true;
       known_account := p_account;
       known_mapping := p_mapping;
       created := created || 'account'::text;
@@ -144,6 +148,8 @@ begin
   if exists (select from session_atlas b where b.org_id = p_org and b.session_id = the_session.id) then
     perform require_atlas_access(p_org, the_session.id, null, known_account);
   end if;
+  perform note_use(p_org, case when connection.is_noted is not true then p_connection end,
+    case when is_noted is not true then known_mapping end);
   session_id := the_session.id;
   message_seq := delivered.message_seq;
   job_id := delivered.job_id;
@@ -157,6 +163,24 @@ begin
       'session_id', session_id, 'message_seq', message_seq, 'job_id', job_id, 'user_account_id', user_account_id));
   end if;
   return next;
+end
+$$;
+
+-- When something last came over a connection and from a sender, to the minute and to the hour: most messages cost no write for it.
+-- Waits for nobody; null for what was noted lately.
+create or replace function note_use(p_org uuid, p_connection uuid, p_mapping uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  if p_connection is not null then
+    update channel_connection c set last_inbound_at = plane_now()
+    where c.org_id = p_org and c.id = (
+      select o.id from channel_connection o where o.org_id = p_org and o.id = p_connection for no key update skip locked);
+  end if;
+  if p_mapping is not null then
+    update channel_mapping m set last_used_at = plane_now()
+    where m.org_id = p_org and m.id = (
+      select o.id from channel_mapping o where o.org_id = p_org and o.id = p_mapping for no key update skip locked);
+  end if;
 end
 $$;
 

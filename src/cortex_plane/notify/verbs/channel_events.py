@@ -158,13 +158,12 @@ async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -
     if mapping is None:
         return None
     await tx.rows(tenancy_store.queries.note_use, mapping.id)
-    await tx.rows(queries.trust_sender, mapping.id)
     return await access.actor_for_member(tx, mapping.user_account_id, mapping.id)
 
 
 def unknown_person() -> Forbidden:
     return Forbidden(
-        "I do not know who you are here. Link this account first: get a code on the dashboard under Channels, then send me"
+        "I do not know who you are here. Link this account first: get a code on the dashboard under Your channels, then send me"
         " `/link CODE` in a private chat.",
         code="sender_unknown",
     )
@@ -180,10 +179,10 @@ async def begin_event(
     db: Database, channels: Mapping[str, InteractiveChannel], public_url: str, lane: EventLane, seq: int
 ) -> StoredEvent | None:
     """None where somebody else has it by now."""
-    async with db.transaction(lane.org_id) as tx:
-        row = await tx.row(queries.begin_channel_event, seq, lane.claim, LEASE)
-    if row is None:
+    rows = await db.call("begin_channel_event", lane.org_id, seq, lane.claim, LEASE)
+    if not rows:
         return None
+    (row,) = rows
     return StoredEvent(
         org_id=lane.org_id,
         seq=seq,
@@ -198,8 +197,7 @@ async def begin_event(
 async def settle_event(db: Database, lane: EventLane, seq: int, error: str | None = None) -> None:
     """It is done; or, with an error, it failed for good."""
     status = "done" if error is None else "failed"
-    async with db.transaction(lane.org_id) as tx:
-        await tx.rows(queries.settle_channel_event, seq, lane.claim, status, error and error[:MAX_ERROR])
+    await db.call("settle_channel_event", lane.org_id, seq, lane.claim, status, error and error[:MAX_ERROR])
 
 
 async def postpone_event(db: Database, lane: EventLane, event: StoredEvent, error: str, least: float | None) -> bool:

@@ -13,13 +13,12 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Forbidden, InvalidInput
 from cortex_plane.notify.model.channels import ChatMessage
 from cortex_plane.notify.verbs.channel_events import StoredEvent
-from cortex_plane.notify.verbs.chats import ChatContext, choose_agent, list_agents, open_conversation
+from cortex_plane.notify.verbs.chats import ChatContext, choose_agent, display_name, list_agents, open_conversation
 from cortex_plane.sessions.model.sessions import RuntimeStatus, Termination
 from cortex_plane.tenancy.model.access import Permission
 from cortex_plane.tenancy.model.identities import ClaimDraft
 from cortex_plane.tenancy.verbs import links
 
-MAX_NAME = 200
 HELP = """\
 Write to me, and the agent answers here. Commands:
 /new begins a new conversation
@@ -102,21 +101,21 @@ async def _link(db: Database, chat: ChatContext, code: str) -> str:
     if not chat.message.chat.is_private:
         raise Forbidden("Codes work in private chats only: others could copy it here.", code="chat_not_private")
     if not code:
-        raise InvalidInput("Send the code with it: `/link CODE`. You get one on the dashboard under Channels.")
+        raise InvalidInput("Send the code with it: `/link CODE`. You get one on the dashboard under Your channels.")
     return await link_sender(db, chat.event, chat.message, code)
 
 
 async def link_sender(db: Database, event: StoredEvent, message: ChatMessage, code: str) -> str:
     """Claim a sender for the member whose code it is. They confirm it where they are logged in."""
-    name = message.sender.name.strip()[:MAX_NAME] or message.sender.id
+    name = display_name(message.sender) or message.sender.id
     try:
         draft = ClaimDraft(code=code[:100], external_user_id=message.sender.id, display_name=name)
     except ValidationError:
-        raise InvalidInput("This is no code. You get one on the dashboard under Channels.") from None
+        raise InvalidInput("This is no code. You get one on the dashboard under Your channels.") from None
     mapping = await links.claim_link(db, event.bridge(), event.target.connection_id, draft)
     if mapping.verified_at is not None:
         return "This account is linked to yours already."
-    return f"One step is left: confirm on the dashboard, under Channels, that `{name}` is you."
+    return f"One step is left: confirm on the dashboard, under Your channels, that `{name}` is you."
 
 
 COMMANDS: dict[str, Command] = {

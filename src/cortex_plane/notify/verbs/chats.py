@@ -10,7 +10,7 @@ from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.db.database import Database, Transaction
 from cortex_plane.kernel.errors import Conflict, NotFound
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model.channels import ChatMessage
+from cortex_plane.notify.model.channels import ChannelSender, ChatMessage
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs.channel_events import StoredEvent, person_of, unknown_person
 from cortex_plane.sessions import store as sessions_store
@@ -19,6 +19,7 @@ from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
 MAX_LISTED = 50
+MAX_NAME = 200
 NO_CONVERSATION = "There is no conversation yet. Write something to begin one."
 NO_AGENT = "No agent is set for this connection. Choose one with `/agents NAME`, or ask an admin to set one."
 
@@ -43,6 +44,12 @@ class ChatContext:
         if self.agent is None:
             raise Conflict(NO_AGENT, code="agent_missing")
         return self.agent
+
+
+def display_name(sender: ChannelSender) -> str | None:
+    """What to call somebody, without characters that nobody sees; None where nothing is left."""
+    visible = "".join(character if character.isprintable() else " " for character in sender.name)
+    return " ".join(visible.split())[:MAX_NAME] or None
 
 
 async def read_chat(db: Database, event: StoredEvent, message: ChatMessage) -> ChatContext:

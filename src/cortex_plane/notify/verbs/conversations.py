@@ -15,12 +15,13 @@ from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.chat_commands import run_command
-from cortex_plane.notify.verbs.chats import ChatContext, read_chat
+from cortex_plane.notify.verbs.chats import ChatContext, display_name, read_chat
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
 
 MAX_WORDS = 100_000
-MAX_NAME = 200
+MAX_LISTED = 200
+"""Characters of the names of attachments."""
 
 
 async def hear(db: Database, event: StoredEvent, message: ChatMessage) -> None:
@@ -32,7 +33,7 @@ async def hear(db: Database, event: StoredEvent, message: ChatMessage) -> None:
     is_command = word.startswith("/") and len(word) > 1
     try:
         if message.attachments and not is_command:
-            names = ", ".join(message.attachments)[:MAX_NAME]
+            names = ", ".join(message.attachments)[:MAX_LISTED]
             raise InvalidInput(
                 f"I cannot read attachments ({names}), so I took nothing of this message. Send it as text."
             )
@@ -87,7 +88,7 @@ async def _tell_agent(db: Database, chat: ChatContext) -> None:
     try:
         inbound = InboundMessage(
             external_user_id=message.sender.id, agent=str(agent.id), text=message.text[:MAX_WORDS],
-            display_name=message.sender.name[:MAX_NAME].strip() or None, metadata=dict(message.sender.metadata),
+            display_name=display_name(message.sender), metadata=dict(message.sender.metadata),
         )  # fmt: skip
     except ValidationError:
         raise InvalidInput("I cannot read this message: it has characters that cannot be stored.") from None

@@ -87,9 +87,10 @@ async def record_failed(
     *,
     begun: Prepared | None = None,
     schedule: Sequence[float] = SCHEDULE,
+    has_vendor: bool = False,
 ) -> str | None:
     """`retry` or `dead`; None where somebody else took it over. ``begun`` is what the channel was given; None where it never
-    came to that."""
+    came to that. ``has_vendor``: all that goes over the connection goes to one vendor, which may be away as a whole."""
     reason = error.message[:LONGEST_ERROR]
     async with db.transaction(actor.org_id) as tx:
         row = await tx.row(queries.record_accepted, id, lane.claim)
@@ -97,16 +98,18 @@ async def record_failed(
             return None
         attempts = row["attempts"] if begun else row["attempts"] + 1
         if isinstance(error, TryAgain):
+            if begun and await _count_failure(tx, row["connection_id"], error, reason, has_vendor=has_vendor):
+                # Not this message is refused: it keeps its tries for when the vendor is back.
+                is_new = row["now"] - row["created_at"] < delivery_rules.LONGEST_OUTAGE
+                attempts -= is_new
             given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
             if given_up is None:
                 chance = random.random()  # noqa: S311 -- jitter
-                wait = timedelta(seconds=delivery_rules.delay(attempts, chance, error.after_seconds, schedule))
+                wait = timedelta(seconds=delivery_rules.delay(max(attempts, 1), chance, error.after_seconds, schedule))
                 # What the failed message would have shown: what is newer is not put off.
                 version = begun.version if begun else delivery_rules.ANY_VERSION
                 if await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait) is None:
                     return None
-                if begun:
-                    await _count_failure(tx, row["connection_id"], error, reason)
                 return "retry"
             reason = f"{given_up}: {reason}"
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
@@ -116,15 +119,19 @@ async def record_failed(
     return "dead"
 
 
-async def _count_failure(tx: Transaction, connection_id: UUID, error: TryAgain, reason: str) -> None:
-    """A vendor that asks for a pause, or answers nobody, is left alone by all notifiers."""
+async def _count_failure(
+    tx: Transaction, connection_id: UUID, error: TryAgain, reason: str, *, has_vendor: bool
+) -> bool:
+    """Whether the connection as a whole is to blame. A vendor that asks for a pause, or answers nobody, is left alone by all
+    notifiers."""
     asked = None
-    if error.after_seconds is not None and not error.only_chat:
+    if has_vendor and error.after_seconds is not None and not error.only_chat:
         asked = timedelta(seconds=min(error.after_seconds, delivery_rules.LONGEST_WAIT_SECONDS))
-    await tx.rows(
-        queries.count_failure, connection_id, asked, delivery_rules.BREAKER_FAILURES, delivery_rules.FIRST_PAUSE,
-        delivery_rules.LONGEST_PAUSE, reason,
+    threshold = delivery_rules.BREAKER_FAILURES if has_vendor else delivery_rules.NO_BREAKER
+    failures = await tx.value(
+        queries.count_failure, connection_id, asked, threshold, delivery_rules.FIRST_PAUSE, delivery_rules.LONGEST_PAUSE, reason
     )  # fmt: skip
+    return asked is not None or (failures or 0) >= threshold
 
 
 async def _give_up(

@@ -16,7 +16,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unauthenticated
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import channels as model
-from cortex_plane.notify.model.channels import InboundReply, InboundRequest
+from cortex_plane.notify.model.channels import InboundReply, InboundRequest, ReceivedRequest
 from cortex_plane.notify.verbs import channel_events, conversations, deliveries, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
@@ -51,37 +51,47 @@ async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, r
     """The answer for the vendor, once everything is stored. Nothing of the body is believed before its signature is known to be good."""
     channel: InteractiveChannel | None = None
     try:
-        org_id, connection = await _connection(db, connection_id)
-        channel = door.channels.get(connection.channel_type)
-        if channel is None:
-            raise _forged()
-        row = {name: getattr(connection, name) for name in ("id", "name", "config", "sealed")}
-        received = channel.receive(
-            channel_events.connection_target(db, org_id, row),
-            InboundRequest(
-                method=request.method, query=request.query, headers=request.headers, body=request.body,
-                received_at=connection.now,
-            ),
-        )  # fmt: skip
+        org_id = await _org_of(db, connection_id)
+        async with db.transaction(org_id) as tx:
+            connection = await tenancy_store.sealed_connection(tx, connection_id) if connection_id else None
+            channel = door.channels.get(connection.channel_type) if connection else None
+            if connection is None or channel is None:
+                raise _forged()
+            received = _received(db, org_id, connection, channel, request)
+            is_taken = bool(received.items) and connection.disabled_at is None
+            count = await channel_events.store_items(tx, connection.id, channel, received.items) if is_taken else 0
     except Unauthenticated:
         # What cannot be tied to an org has no place on its trail.
         meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
         log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
         raise _forged() from None
-    except (InvalidInput, *_UNREADABLE) as error:
-        if not isinstance(error, InvalidInput):
-            log.warning("event does not have the vendor's form", error=type(error).__name__)
+    except MalformedEvent:
         meters().called_back(channel.channel_type if channel else "unknown", "refused")
         log.warning("event refused", connection=str(connection_id), reason="malformed", bytes=len(request.body))
-        message = error.message if isinstance(error, InvalidInput) else "This is no request of the vendor."
-        raise MalformedEvent(message) from None
-    if received.items and connection.disabled_at is None:
-        async with db.transaction(org_id) as tx:
-            count = await channel_events.store_items(tx, connection.id, channel, received.items)
+        raise
+    if is_taken:
         meters().called_back(channel.channel_type, "ok" if count else "duplicate")
-        if count:
-            door.wake()
+    if count:
+        door.wake()
     return received.reply
+
+
+def _received(
+    db: Database, org_id: UUID, connection: SealedConnection, channel: InteractiveChannel, request: VendorRequest
+) -> ReceivedRequest:
+    row = {name: getattr(connection, name) for name in ("id", "name", "config", "sealed")}
+    target = channel_events.connection_target(db, org_id, row)
+    inbound_request = InboundRequest(
+        method=request.method, query=request.query, headers=request.headers, body=request.body,
+        received_at=connection.now,
+    )  # fmt: skip
+    try:
+        return channel.receive(target, inbound_request)
+    except InvalidInput as error:
+        raise MalformedEvent(error.message) from None
+    except _UNREADABLE as error:
+        log.warning("event does not have the vendor's form", error=type(error).__name__)
+        raise MalformedEvent("This is no request of the vendor.") from None
 
 
 class MalformedEvent(CortexError):
@@ -92,16 +102,12 @@ class MalformedEvent(CortexError):
     default_hint = "Check that the address of this connection is set up at the vendor that it belongs to."
 
 
-async def _connection(db: Database, connection_id: UUID | None) -> tuple[UUID, SealedConnection]:
+async def _org_of(db: Database, connection_id: UUID | None) -> UUID:
     rows = await db.call("resolve_connection", None, connection_id) if connection_id else []
-    if not rows or connection_id is None:
+    if not rows:
         raise _forged()
     org_id: UUID = rows[0]["org_id"]
-    async with db.transaction(org_id) as tx:
-        connection = await tenancy_store.sealed_connection(tx, connection_id)
-    if connection is None:
-        raise _forged()
-    return org_id, connection
+    return org_id
 
 
 def _forged() -> Unauthenticated:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from uuid import UUID
 
-from cortex_plane.db.database import Database, Row, Transaction
+from cortex_plane.db.database import Database, Row, Transaction, many
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound, TooMany
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.tenancy import store as tenancy_store
@@ -151,6 +152,23 @@ async def claim_link(db: Database, actor: Actor, connection_id: UUID, draft: Cla
 async def list_own_claims(tx: Transaction, actor: Actor) -> list[LinkClaim]:
     """Who asked to be linked to the caller, newest first."""
     return await tenancy_store.list_claims(tx, access.require_member(actor, ONLY_MEMBERS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkableConnection:
+    """A connection over which a member can send a code."""
+
+    id: UUID
+    channel_type: str
+    name: str
+    account: str | None
+
+
+@transaction_verb(Permission.IDENTITY_LINK)
+async def list_linkable(tx: Transaction, actor: Actor) -> list[LinkableConnection]:
+    """The connections of the plane's own channels to which a member can send a code."""
+    access.require_member(actor, ONLY_MEMBERS)
+    return many(LinkableConnection, await tx.rows(queries.list_linkable))
 
 
 @transaction_verb(Permission.IDENTITY_LINK)

@@ -131,7 +131,9 @@ class ServedChannels:
             async with asyncio.timeout(IDENTIFY_SECONDS):
                 return await vendor.identify(target, self.inbound_url(channel_type, id, config))
         except TimeoutError:
-            raise TryAgain(f"{channel_type} did not answer within {IDENTIFY_SECONDS:g} seconds.") from None
+            raise _no_answer(f"{channel_type} did not answer within {IDENTIFY_SECONDS:g} seconds.") from None
+        except TryAgain as error:
+            raise _no_answer(error.message) from None
         except Undeliverable as error:
             raise InvalidInput(
                 error.message,
@@ -201,6 +203,12 @@ def _check_field(
         raise InvalidInput(f"`{name}` is one of {', '.join(field.choices)}.", hint=field.description, field=place)
     if field.pattern is not None and re.fullmatch(field.pattern, value) is None:
         raise InvalidInput(f"`{name}` is not written like one.", hint=field.description, field=place)
+
+
+def _no_answer(message: str) -> TryAgain:
+    error = TryAgain(message)
+    error.hint = "Nothing was changed. Try again once its vendor answers."
+    return error
 
 
 def _is_local(url: str) -> bool:

@@ -1,0 +1,86 @@
+"""Socket Mode: Slack sends events over a connection that the app opens, so the plane needs no public address."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from cortex_plane.channels.slack import events
+from cortex_plane.channels.slack.web_api import SlackApi
+from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.kernel.errors import InvalidInput, extra
+from cortex_plane.notify.model.channels import Deliver
+from cortex_plane.notify.model.notifications import Target, TryAgain
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+OPEN_SECONDS = 10
+log = structlog.get_logger()
+
+
+def require_websockets() -> None:
+    """Raises ``MissingExtra`` where the package is not installed."""
+    with extra("slack"):
+        import websockets  # noqa: F401
+
+
+async def listen(client: VendorClient, api: SlackApi, target: Target, deliver: Deliver) -> None:
+    """One connection after the other: Slack closes each after some hours, and says so before."""
+    while True:
+        body = (await api.open_socket(target)).require()
+        async with _connect(client, str(body.get("url", ""))) as connection:
+            await _read(connection, target, deliver)
+
+
+@contextlib.asynccontextmanager
+async def _connect(client: VendorClient, url: str) -> AsyncIterator[ClientConnection]:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import WebSocketException
+
+    scheme, separator, rest = url.partition("://")
+    is_tls = scheme == "wss"
+    if scheme not in ("ws", "wss") or not separator:
+        raise TryAgain("Slack named no address for Socket Mode.")
+    place = await client.open_socket(f"{'https' if is_tls else 'http'}://{rest}")
+    try:
+        async with connect(
+            url, sock=place, ssl=client.tls() if is_tls else None, proxy=None, open_timeout=OPEN_SECONDS,
+            max_size=MAX_MESSAGE_BYTES, compression=None,
+        ) as connection:  # fmt: skip
+            yield connection
+    except (WebSocketException, OSError, TimeoutError) as error:
+        raise TryAgain(f"The connection of Socket Mode ended: {type(error).__name__}.") from None
+    finally:
+        place.close()
+
+
+async def _read(connection: ClientConnection, target: Target, deliver: Deliver) -> None:
+    """Until Slack wants a new connection. An event is acknowledged once it is stored; else Slack sends it again."""
+    async for text in connection:
+        try:
+            envelope: Any = orjson.loads(text)
+        except ValueError:
+            continue
+        if not isinstance(envelope, dict):
+            continue
+        if envelope.get("type") == "disconnect":
+            return
+        if isinstance(id := envelope.get("envelope_id"), str):
+            await _take(envelope, target, deliver)
+            await connection.send(orjson.dumps({"envelope_id": id}).decode())
+
+
+async def _take(envelope: dict[str, Any], target: Target, deliver: Deliver) -> None:
+    try:
+        items = events.read_envelope(target, envelope)
+    except InvalidInput as error:
+        log.warning("event refused", connection=str(target.connection_id), reason=error.message)
+        return
+    if items:
+        await deliver(items, None)
