@@ -8,12 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import hikari
 import pytest
+import telegram
+from hikari.impl import RESTApp
+from slack_sdk.models.blocks import Block
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.tenancy.model.orgs import Role
 from tests.acceptance.vendor_office import Copies, VendorOffice, vendor_office
+from tests.emulators.discord import BOT_TOKEN
 from tests.fixtures.approvals import shown
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.visitors import Visitor
@@ -212,6 +217,22 @@ class Story:
         assert "expired already" in late.shown[-1]
         assert not any(refund.startswith("E-2") for refund in office.desk.refunds)
 
+    async def sdks_of_the_vendors_read_what_was_said(self) -> None:
+        office = self.office
+        updates = [telegram.Update.de_json(update) for kind, update in office.telegram.traffic if kind == "Update"]
+        assert [update.effective_user.id for update in updates if update.effective_user] == [MIA] * len(updates)
+        sent = [telegram.Message.de_json(message) for kind, message in office.telegram.traffic if kind == "Message"]
+        assert any(message.text == "Order D-1 is refunded." for message in sent)
+        for message in office.slack.chat(BEA):
+            for block in Block.parse_all(message.blocks):
+                block.validate_json()
+        discord = RESTApp(url=office.discord.url)
+        await discord.start()
+        async with discord.acquire(BOT_TOKEN, hikari.TokenType.BOT) as client:
+            read = client.entity_factory.deserialize_message
+            assert any("Approved by Bea" in str(read(message).content) for message in office.discord.messages.values())
+        await discord.close()
+
     async def what_comes_twice_or_forged_changes_nothing(self, admin: asyncpg.Connection) -> None:
         office = self.office
         before = await admin.fetchval("select count(*) from channel_event")
@@ -245,6 +266,7 @@ async def test_one_conversation_and_its_requests_over_all_channels(strict: World
         await story.edit_on_the_dashboard_makes_older_buttons_stale()
         await story.escalation_asks_somebody_else()
         await story.expiry_ends_every_copy()
+        await story.sdks_of_the_vendors_read_what_was_said()
         await story.what_comes_twice_or_forged_changes_nothing(admin)
         assert len(office.desk.refunds) == 3
         decided = await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)
