@@ -332,6 +332,7 @@ returning id
 
 
 -- name: upsert_chat
+-- In a transaction of its own. The message that comes after it flushes the log.
 insert into channel_chat (org_id, id, connection_id, chat_id, sender_id, thread) values ($1, $2, $3, $4, $5, $6)
 on conflict (org_id, connection_id, chat_id, sender_id) do update set thread = excluded.thread, updated_at = plane_now()
-returning id, agent_id
+returning id, agent_id, set_config('synchronous_commit', 'off', true)
