@@ -47,12 +47,24 @@ async def redeem_link_code(db: Database, actor: Actor, connection_id: UUID, draf
     """A program of the org calls it when somebody types a code: that sender is the code's member from now on."""
     mapping = None
     async with code_transaction(db, actor, connection_id, draft.external_user_id) as (tx, sender):
+        await _require_program(tx, connection_id)
         code_row = await use_code(tx, connection_id, sender, draft.code)
         if code_row is not None:
             mapping = await _link(tx, actor, connection_id, sender, code_row)
     if mapping is None:
         raise invalid_code()
     return mapping
+
+
+async def _require_program(tx: Transaction, connection_id: UUID) -> None:
+    """Where the plane itself speaks with the vendor, a code links nothing before its member confirms who typed it."""
+    connection = require_found(await tenancy_store.get_connection(tx, connection_id), "connection")
+    if connection.account is not None:
+        raise Conflict(
+            "The plane itself serves this connection: codes are typed there, and their members confirm who typed them.",
+            code="connection_served",
+            hint="Let the person send `/link CODE` to it in a private chat.",
+        )
 
 
 @contextlib.asynccontextmanager
