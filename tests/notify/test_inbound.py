@@ -218,6 +218,21 @@ async def test_second_event_of_a_chat_waits_for_the_first(
     assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == ["one", "two"]
 
 
+async def test_flood_of_one_org_keeps_no_other_waiting(
+    world: World, other: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    flooded, _ = await talking(world, admin, stage)
+    calm, _ = await talking(other, admin, stage)
+    for n in range(12):
+        await flooded.store(await stage.write(f"person {n}", "Hello"))
+    await calm.store(await stage.write("bea", "Hello"))
+    lanes = await channel_events.claim_events(world.db, [KIND], 6)
+    assert {lane.org_id for lane in lanes} == {world.org_id, other.org_id}
+    assert len(await channel_events.claim_events(world.db, [KIND], 6, after=world.org_id)) == 4
+    assert await channel_events.claim_events(world.db, [KIND], 6, full=[world.org_id]) == []
+    assert len(await channel_events.claim_events(world.db, [KIND], 6, full=[other.org_id])) == 4
+
+
 async def test_running_inbox_handles_at_once_what_its_process_stored(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:

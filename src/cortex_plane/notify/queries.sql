@@ -305,7 +305,7 @@ returning n.id
 
 -- name: store_channel_events
 insert into channel_event (org_id, connection_id, event_id, lane, payload)
-select $1, $2, e.id, hashtextextended(e.chat, 4), e.payload
+select $1, $2, e.id, hashtextextended($2::uuid::text || e.chat, 4), e.payload
 from unnest($3::text[], $4::text[], $5::jsonb[]) with ordinality e (id, chat, payload, n)
 order by e.n
 on conflict do nothing
