@@ -4664,7 +4664,7 @@ CREATE FUNCTION public.report_connection(p_org uuid, p_connection uuid, p_reason
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels())
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
 $$;
 
 CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean

@@ -133,6 +133,10 @@ class ChannelInbox:
         try:
             while seqs and not self._leaving and await self._next(lane, seqs[0]):
                 seqs.pop(0)
+        except Exception:
+            # What could not even begin, such as over a connection whose secrets do not open, waits until its lease has run out.
+            seqs = []
+            raise
         finally:
             if seqs:
                 with contextlib.suppress(CortexError):
@@ -143,6 +147,8 @@ class ChannelInbox:
         event = await channel_events.begin_event(self._db, self._channels, self._public_url, lane, seq)
         if event is None:
             return False
+        if event.attempts > len(channel_events.WAITS) + 1:
+            return await self._later(lane, event, "Whoever handled it died each time.", None)
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 await inbound.handle(self._db, event)
