@@ -163,8 +163,6 @@ async def update_connection(
     for name in (change.config or {}).keys() - set_values.keys():
         config.pop(name, None)
     secrets = {**values.secrets, **(change.secrets or {})}
-    if config.get("api_url") != values.config.get("api_url"):
-        channels.require_secrets_anew(before.channel_type, values.secrets, change.secrets or {})
     channels.require_fields(before.channel_type, config, secrets)
     identity = await channels.identify(before.channel_type, id, change.name or before.name, config, secrets)
     return await _store_change(db, actor, id, change, before.revision, channels, identity)

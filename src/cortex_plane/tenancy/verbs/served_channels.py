@@ -115,16 +115,6 @@ class ServedChannels:
                     field=f"{place}.{wanted.name}",
                 )
 
-    def require_secrets_anew(self, channel_type: str, stored: Mapping[str, str], sent: Mapping[str, str]) -> None:
-        """For another address of the vendor: secrets are shown to nobody, and so not to a server that somebody names later."""
-        for wanted in self._fields(channel_type):
-            if wanted.secret and wanted.name in stored and wanted.name not in sent:
-                raise InvalidInput(
-                    f"`api_url` changes, so `{wanted.name}` is needed again: what is stored is sent to the old address alone.",
-                    hint=f"Send it in `secrets`, or with `--set {wanted.name}=…`.",
-                    field=f"secrets.{wanted.name}",
-                )
-
     def _fields(self, channel_type: str) -> Sequence[ConnectionField]:
         vendor = self.vendors.get(channel_type)
         return () if vendor is None else vendor.fields
