@@ -62,6 +62,19 @@ async def test_a_program_redeems_no_code_over_a_connection_of_the_planes_own(wor
     assert refusal.value.code == "connection_served"
 
 
+async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world: World) -> None:
+    """An event whose answer did not arrive is handled once more."""
+    code = await links.issue_link_code(world.db, world.admin.actor)
+    draft = ClaimDraft(code=code.code, external_user_id="4711", display_name="@ada")
+    first, again = [
+        await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)
+    ]
+    assert first.id == again.id
+    with pytest.raises(InvalidInput):
+        other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
+        await links.claim_link(world.db, world.service.actor, world.connection.id, other)
+
+
 async def test_a_refused_claim_links_nothing(http: httpx.AsyncClient, world: World) -> None:
     mapping = await claim(world, world.admin, name="@mallory")
     refused = await http.post(f"/v1/me/link-claims/{mapping.id}/refuse", headers=world.admin.headers)
