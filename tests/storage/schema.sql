@@ -1276,7 +1276,7 @@ CREATE FUNCTION public.checkpoint_key(p_checkpoint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_checkpoint ->> 'checkpoint_id'::text);
 
-CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, connection_id uuid, seqs bigint[])
+CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, seqs bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1284,13 +1284,15 @@ CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_l
 #variable_conflict use_column
 declare
   due timestamptz := plane_now();
-  started uuid := gen_random_uuid();
-  at_org uuid := started;
-  at_connection uuid := '00000000-0000-0000-0000-000000000000';
-  at_lane bigint := -9223372036854775808;
+  at_org uuid := p_after;
+  next_org uuid;
   around boolean := false;
+  started bigint;
+  at_lane bigint;
+  round boolean;
   head record;
   wanted integer := p_lanes;
+  left_here integer;
 begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
@@ -1298,38 +1300,50 @@ begin
   -- What a crash of the database forgets of it is taken again.
   perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
-    select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
-    where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
-    order by e.org_id, e.connection_id, e.lane, e.seq limit 1;
-    if not found or (around and head.org_id > started) then
+    select e.org_id into next_org from channel_event e
+    where e.status = 'pending' and e.org_id > at_org order by e.org_id limit 1;
+    if not found or (around and next_org > p_after) then
       exit when around;
       around := true;
       at_org := '00000000-0000-0000-0000-000000000000';
-      at_connection := at_org;
-      at_lane := -9223372036854775808;
       continue;
     end if;
-    at_org := head.org_id;
-    at_connection := head.connection_id;
-    at_lane := head.lane;
-    continue when head.next_attempt_at > due;
-    continue when not exists (
-      select from channel_connection c
-      where c.org_id = at_org and c.id = at_connection and c.channel_type = any (p_channels));
-    continue when not pg_try_advisory_xact_lock(hashtextextended(at_connection::text || at_lane::text, 5));
-    -- A statement of its own: it sees what was committed before the lock was free.
-    with first as (
-      select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
-      where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending'
-      order by e.seq limit p_per_lane)
-    select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
-    continue when seqs is null;
-    update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
-    where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
-    org_id := at_org;
-    connection_id := at_connection;
-    return next;
-    wanted := wanted - 1;
+    at_org := next_org;
+    continue when at_org = any (p_full);
+    left_here := least(p_per_org, wanted);
+    started := hashtextextended(gen_random_uuid()::text, 2);
+    at_lane := started;
+    round := false;
+    while left_here > 0 loop
+      select e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
+      where e.status = 'pending' and e.org_id = at_org and e.lane > at_lane
+      order by e.lane, e.seq limit 1;
+      if not found or (round and head.lane > started) then
+        exit when round;
+        round := true;
+        at_lane := -9223372036854775808;
+        continue;
+      end if;
+      at_lane := head.lane;
+      continue when head.next_attempt_at > due;
+      continue when not exists (
+        select from channel_connection c
+        where c.org_id = at_org and c.id = head.connection_id and c.channel_type = any (p_channels));
+      continue when not pg_try_advisory_xact_lock(hashtextextended(at_org::text || at_lane::text, 5));
+      -- A statement of its own: it sees what was committed before the lock was free.
+      with first as (
+        select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
+        where e.org_id = at_org and e.lane = at_lane and e.status = 'pending'
+        order by e.seq limit p_per_lane)
+      select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
+      continue when seqs is null;
+      update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
+      where e.org_id = at_org and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
+      org_id := at_org;
+      return next;
+      wanted := wanted - 1;
+      left_here := left_here - 1;
+    end loop;
   end loop;
 end
 $$;
@@ -2402,6 +2416,10 @@ CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
 
+CREATE FUNCTION public.vouched_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
+
 CREATE TABLE public.channel_mapping (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -2429,7 +2447,7 @@ ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> ALL (public.vouched_channels())) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -4657,7 +4675,7 @@ CREATE FUNCTION public.report_connection(p_org uuid, p_connection uuid, p_reason
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels())
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
 $$;
 
 CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
@@ -7109,7 +7127,7 @@ CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING bt
 
 CREATE INDEX idx_channel_event_due ON public.channel_event USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
-CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, connection_id, lane, seq) WHERE (status = 'pending'::text);
+CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, lane, seq) WHERE (status = 'pending'::text);
 
 CREATE INDEX idx_channel_event_last ON public.channel_event USING btree (org_id, connection_id, received_at DESC);
 
@@ -8095,8 +8113,8 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) TO cortex_app;
+REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) TO cortex_app;

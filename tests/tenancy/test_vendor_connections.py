@@ -137,6 +137,37 @@ async def test_a_new_secret_is_tried_before_it_replaces_the_old_one(
     assert changed.json()["config"]["username"] == "other_bot"
 
 
+async def test_who_changed_a_value_and_a_vote_through_the_connection_are_one_human(
+    http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
+) -> None:
+    """Who chooses the server or how events come in may choose one that vouches for senders as they like."""
+    id = await stage.connect_id(world)
+    bob = await world.person(Role.ADMIN, name="Bob")
+    await http.patch(f"/v1/connections/{id}", json={"name": "the bot"}, headers=bob.headers)
+    query = "select set_up_by from channel_connection where id = $1"
+    assert await admin.fetchval(query, id) == [world.admin.member_id]
+    changed = await http.patch(f"/v1/connections/{id}", json={"config": {"mode": "polling"}}, headers=bob.headers)
+    assert changed.status_code == 200, changed.text
+    assert await admin.fetchval(query, id) == [world.admin.member_id, bob.member_id]
+
+
+async def test_another_server_gets_no_secret_that_was_not_sent_again(
+    http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
+) -> None:
+    """An admin who does not know the token must not learn it from the server that it goes to, nor sign as anybody."""
+    id = await stage.connect_id(world)
+    other = await world.person(Role.ADMIN, name="Odo")
+    async with vendor_stage() as elsewhere:
+        change: dict[str, Any] = {"config": {"api_url": elsewhere.vendor.api_url}}
+        refused = await http.patch(f"/v1/connections/{id}", json=change, headers=other.headers)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "config.api_url")
+        assert elsewhere.vendor.inbound == {}, "nothing was sent there"
+        change |= {"secrets": {"bot_token": TOKEN}}
+        assert (await http.patch(f"/v1/connections/{id}", json=change, headers=other.headers)).status_code == 200
+    set_up_by = await admin.fetchval("select set_up_by from channel_connection where id = $1", id)
+    assert other.member_id in set_up_by
+
+
 async def test_a_check_that_fails_changes_nothing_and_says_why(
     http: httpx.AsyncClient, world: World, stage: VendorStage
 ) -> None:

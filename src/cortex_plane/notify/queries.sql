@@ -103,13 +103,15 @@ select data from channel_prompt where connection_id = $1 and chat_id = $2 and me
 
 
 -- name: get_reply
--- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person.
+-- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person, or the
+-- member whom its guest turned out to be.
 select a.name as agent, m.text, j.status, j.error_message,
   (select r.status from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
    where i.org_id = n.org_id and i.job_id = j.id order by r.resolved_at desc nulls last limit 1) as decision,
   exists (select from channel_chat c
     join channel_mapping w on w.org_id = n.org_id and w.connection_id = c.connection_id and w.channel_user_id = c.sender_id
-      and w.verified_at is not null and w.user_account_id = s.user_account_id
+      and w.verified_at is not null
+    join user_account p on p.org_id = n.org_id and p.id = s.user_account_id and w.user_account_id in (p.id, p.became)
     where c.org_id = n.org_id and c.id = (n.data ->> 'chat')::uuid) as reachable
 from notification n
 join session s on s.org_id = n.org_id and s.id = (n.data ->> 'session')::uuid
@@ -318,7 +320,7 @@ returning n.id
 
 -- name: store_channel_events
 insert into channel_event (org_id, connection_id, event_id, lane, payload)
-select $1, $2, e.id, hashtextextended(e.chat, 4), e.payload
+select $1, $2, e.id, hashtextextended($2::uuid::text || e.chat, 4), e.payload
 from unnest($3::text[], $4::text[], $5::jsonb[]) with ordinality e (id, chat, payload, n)
 order by e.n
 on conflict do nothing

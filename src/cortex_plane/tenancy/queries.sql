@@ -613,6 +613,15 @@ where c.org_id = $1 and c.code_hash = $2 and c.purpose = 'sender' and c.used_at 
 returning c.org_id, c.id, c.user_account_id, c.mapping_id, c.purpose, c.expires_at, c.code_hash, c.mac, u.display_name
 
 
+-- name: find_claim_of_code
+-- What this sender has from a code that was used: an event that is handled again, or somebody who sends it twice.
+select m.id
+from identity_code c
+join channel_mapping m on m.org_id = c.org_id and m.user_account_id = c.user_account_id
+where c.org_id = $1 and c.code_hash = $2 and c.purpose = 'sender' and c.used_at is not null and c.expires_at > plane_now()
+  and m.connection_id = $3 and m.channel_user_id = $4 and m.removed_at is null
+
+
 -- name: verify_mapping
 -- An address that took no mail before takes it now: its link was just opened.
 update channel_mapping set verified_at = coalesce(verified_at, plane_now()), proven_at = coalesce(proven_at, plane_now()),

@@ -344,8 +344,10 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
-          last_outbound_at = at
+        -- A pause that somebody got meanwhile holds for what was on its way already, too.
+        update channel_connection c set failing_since = null, failures = 0, last_outbound_at = at,
+          paused_until = case when c.paused_until > at then c.paused_until end,
+          pause_reason = case when c.paused_until > at then c.pause_reason end
         where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
@@ -469,5 +471,5 @@ create or replace function report_connection(p_org uuid, p_connection uuid, p_re
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels())
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
 $$;

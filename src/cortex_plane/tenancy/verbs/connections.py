@@ -163,6 +163,10 @@ async def update_connection(
     config = {**values.config, **set_values}
     for name in (change.config or {}).keys() - set_values.keys():
         config.pop(name, None)
+    channels.require_secrets_again(
+        before.channel_type, values.secrets, change.secrets or {},
+        before=values.config.get("api_url"), after=config.get("api_url"),
+    )  # fmt: skip
     secrets = {**values.secrets, **(change.secrets or {})}
     channels.require_fields(before.channel_type, config, secrets)
     identity = await channels.identify(before.channel_type, id, change.name or before.name, config, secrets)
@@ -217,7 +221,7 @@ async def _store_change(
         if secrets:
             stored = tenancy_store.open_secret(db.vault, tx.org, id, before.sealed)
             sealed = await tenancy_store.seal_secret(tx, db, id, stored | secrets)
-        if change.secrets:
+        if change.secrets or change.config:
             await note_set_up(tx, actor, id)
         agent_id = await find_agent(tx, change.agent)
         found = (
@@ -289,8 +293,8 @@ async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.
 
 
 async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
-    """They know the secret, or said whose a name is, and could sign as anybody: their vote and one through this connection
-    count as one human's."""
+    """They know the secret, chose the server that vouches for senders, or said whose a name is, and could act as anybody: their vote
+    and one through this connection count as one human's."""
     for sponsor in await access.sponsors_by(tx, actor):
         await tx.rows(queries.add_set_up, id, sponsor)
 
