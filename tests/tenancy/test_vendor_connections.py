@@ -135,6 +135,23 @@ async def test_a_new_secret_is_tried_before_it_replaces_the_old_one(
     assert changed.json()["config"]["username"] == "other_bot"
 
 
+async def test_another_server_gets_no_secret_that_was_not_sent_again(
+    http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
+) -> None:
+    """An admin who does not know the token must not learn it from the server that it goes to, nor sign as anybody."""
+    id = await stage.connect_id(world)
+    other = await world.person(Role.ADMIN, name="Odo")
+    async with vendor_stage() as elsewhere:
+        change: dict[str, Any] = {"config": {"api_url": elsewhere.vendor.api_url}}
+        refused = await http.patch(f"/v1/connections/{id}", json=change, headers=other.headers)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "config.api_url")
+        assert elsewhere.vendor.inbound == {}, "nothing was sent there"
+        change |= {"secrets": {"bot_token": TOKEN}}
+        assert (await http.patch(f"/v1/connections/{id}", json=change, headers=other.headers)).status_code == 200
+    set_up_by = await admin.fetchval("select set_up_by from channel_connection where id = $1", id)
+    assert other.member_id in set_up_by
+
+
 async def test_a_check_that_fails_changes_nothing_and_says_why(
     http: httpx.AsyncClient, world: World, stage: VendorStage
 ) -> None:

@@ -162,6 +162,10 @@ async def update_connection(
     config = {**values.config, **set_values}
     for name in (change.config or {}).keys() - set_values.keys():
         config.pop(name, None)
+    channels.require_secrets_again(
+        before.channel_type, values.secrets, change.secrets or {},
+        before=values.config.get("api_url"), after=config.get("api_url"),
+    )  # fmt: skip
     secrets = {**values.secrets, **(change.secrets or {})}
     channels.require_fields(before.channel_type, config, secrets)
     identity = await channels.identify(before.channel_type, id, change.name or before.name, config, secrets)

@@ -115,6 +115,29 @@ class ServedChannels:
                     field=f"{place}.{wanted.name}",
                 )
 
+    def require_secrets_again(
+        self,
+        channel_type: str,
+        stored: Mapping[str, str],
+        sent: Mapping[str, str],
+        *,
+        before: str | None,
+        after: str | None,
+    ) -> None:
+        """Where secrets go to another server, only somebody who knows them may send them there. ``before`` and ``after``: the values of
+        `api_url`."""
+        missing = [
+            f"`{field.name}`"
+            for field in self._fields(channel_type)
+            if field.secret and field.name in stored and field.name not in sent
+        ]
+        if before != after and missing:
+            raise InvalidInput(
+                f"Another `api_url` needs the secrets again: {', '.join(missing)}. The server there gets them.",
+                hint="Send all of them with the new address.",
+                field="config.api_url",
+            )
+
     def _fields(self, channel_type: str) -> Sequence[ConnectionField]:
         vendor = self.vendors.get(channel_type)
         return () if vendor is None else vendor.fields
