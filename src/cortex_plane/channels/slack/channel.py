@@ -127,11 +127,12 @@ class SlackChannel:
         async def send_part(text: str, ref: str | None) -> str | None:
             content = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
             earlier = events.read_ref(ref)
-            if earlier is None:
-                return await self._post(target, target.address, {**content, **thread})
-            answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
-            answer.require()
-            return ref
+            if earlier is not None:
+                answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
+                if answer.error not in NO_MESSAGE_TO_EDIT:
+                    answer.require()
+                    return ref
+            return await self._post(target, target.address, {**content, **thread})
 
         return await self._parts.send(outgoing, card_text.chunks(reply.text, blocks.REPLY_LIMIT), send_part)
 

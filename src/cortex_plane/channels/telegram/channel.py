@@ -142,17 +142,18 @@ class TelegramChannel:
                 "text": messages.reply_html(text) or "…", "parse_mode": "HTML", "link_preview_options": _NO_PREVIEW,
             }  # fmt: skip
             earlier = updates.read_ref(ref)
-            if earlier is None:
-                result = await self._call(
-                    target, "sendMessage", chat_id=target.address, message_thread_id=_number(reply.thread), **content
+            if earlier is not None:
+                answer = await self._api.call(
+                    target, "editMessageText", chat_id=earlier[0], message_id=earlier[1], **content
                 )
-                return updates.message_ref(result)
-            answer = await self._api.call(
-                target, "editMessageText", chat_id=earlier[0], message_id=earlier[1], **content
+                if not answer.means(*NO_MESSAGE_TO_EDIT):
+                    if not answer.means(NOT_MODIFIED):
+                        answer.require()
+                    return ref
+            result = await self._call(
+                target, "sendMessage", chat_id=target.address, message_thread_id=_number(reply.thread), **content
             )
-            if not answer.means(NOT_MODIFIED):
-                answer.require()
-            return ref
+            return updates.message_ref(result)
 
         texts = card_text.chunks(reply.text, messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
         return await self._parts.send(outgoing, texts, send_part)
