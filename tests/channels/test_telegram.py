@@ -213,6 +213,11 @@ async def test_a_long_reply_is_split(vendor: TelegramEmulator, channel: Telegram
     assert [ref for ref, _ in sent.shown["parts"]] == [f"{BEA}:{part.id}" for part in vendor.chat(BEA)]
 
 
+async def test_a_long_reply_of_hidden_characters_arrives(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
+    await channel.send(message(target(vendor), reply("\u202e" * 3000)))
+    assert sum(part.text.count("U+202E") for part in vendor.chat(BEA)) >= 2990
+
+
 async def test_a_reply_that_grows_is_edited(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
     begun = await channel.send(message(target(vendor), reply("I look", is_final=False)))
     ended = await channel.send(message(target(vendor), reply("I looked: 7"), begun))

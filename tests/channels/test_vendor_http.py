@@ -16,13 +16,13 @@ from tests.fixtures.receivers import Reply, receiving
 
 
 @contextlib.asynccontextmanager
-async def client_for(allowed: str, *addresses: str, timeout: float = 10) -> AsyncIterator[VendorClient]:
+async def client_for(allowed: str, *addresses: str, seconds: float = 10) -> AsyncIterator[VendorClient]:
     """A client for which every name has these addresses."""
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return addresses
 
-    client = VendorClient(Allowed.parse(allowed), resolver=resolve, timeout=timeout)
+    client = VendorClient(Allowed.parse(allowed), resolver=resolve, timeout=seconds)
     try:
         yield client
     finally:
@@ -84,7 +84,7 @@ async def test_each_connection_goes_to_what_was_checked_for_it() -> None:
 async def test_second_address_is_tried_where_the_first_is_silent() -> None:
     async with receiving() as receiver:
         with silent("127.0.0.2", receiver.port):
-            async with client_for("127.0.0.0/8,vendor.example", "127.0.0.2", "127.0.0.1", timeout=1) as client:
+            async with client_for("127.0.0.0/8,vendor.example", "127.0.0.2", "127.0.0.1", seconds=1) as client:
                 url = f"http://vendor.example:{receiver.port}/"
                 assert (await client.request("POST", url, json={})).status == 204
                 (await client.open_socket(url)).close()

@@ -21,8 +21,7 @@ from cortex_plane.channels.card_text import (
     one_line,
     time_text,
 )
-from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, read_markdown
-from cortex_plane.kernel.text import marked
+from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, read_markdown, visible_text
 from cortex_plane.notify.model.channels import (
     Button,
     ButtonAction,
@@ -155,11 +154,11 @@ def news_comment(card: Card) -> str:
 def reply_comments(reply: ChatReply, limit: int) -> Sequence[str]:
     """An answer of an agent, in as many comments as it needs. It is split before it becomes markup: a comment that ended within code
     would leave the rest of that code in the next one, where it could mention people and run quick actions."""
-    comments = []
-    for part in chunks(reply.text, limit // _GROWTH):
+    comments: list[str] = []
+    for part in chunks(visible_text(reply.text), limit // _GROWTH):
         name = f"**{_plain(one_line(reply.agent, 200))}:**\n\n" if not comments else ""
         text = name + "\n\n".join(map(_rendered, read_markdown(part)))
-        comments.append(text if len(text) <= limit else name + code_block(marked(part)))
+        comments.append(text if len(text) <= limit else name + code_block(part))
     return comments
 
 

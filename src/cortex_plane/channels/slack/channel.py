@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.markdown import visible_text
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.slack import blocks, events, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
@@ -134,7 +135,8 @@ class SlackChannel:
                     return ref
             return await self._post(target, target.address, {**content, **thread})
 
-        return await self._parts.send(outgoing, card_text.chunks(reply.text, blocks.REPLY_LIMIT), send_part)
+        texts = card_text.chunks(visible_text(reply.text), blocks.REPLY_LIMIT)
+        return await self._parts.send(outgoing, texts, send_part)
 
     async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
         channel = await self._chat(target, address)
