@@ -148,8 +148,8 @@ class DiscordEmulator:
     def delete(self, message: dict[str, Any]) -> None:
         del self.messages[message["id"]]
 
-    def fail(self, fault: VendorFault, times: int = 1) -> None:
-        self.faults.add(fault, times)
+    def fail(self, fault: VendorFault, times: int = 1, after: int = 0) -> None:
+        self.faults.add(fault, times, after)
 
     async def press(self, user: str, message: dict[str, Any], label: str) -> Interaction:
         (button,) = [button for button in live_buttons(message) if button["label"] == label]
@@ -336,7 +336,7 @@ class DiscordEmulator:
                 body = {"message": "You are being rate limited.", "retry_after": wait, "global": False}
                 check_published("discord", "RateLimit", body)
                 return JSONResponse(body, 429, {**self._limits(request), "Retry-After": str(int(wait) + 1)})
-            if request.method != "GET" and "/messages" in request.url.path:
+            if request.method != "GET" and ("/messages" in request.url.path or request.url.path.endswith("/typing")):
                 return await self.faults.around(lambda: self._act(act, request))
             return await self._act(act, request)
 
