@@ -67,9 +67,7 @@ async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world:
     """An event whose answer did not arrive is handled once more."""
     code = await links.issue_link_code(world.db, world.admin.actor)
     draft = ClaimDraft(code=code.code, external_user_id="4711", display_name="@ada")
-    first, again = [
-        await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)
-    ]
+    first, again = [await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)]
     assert first.id == again.id
     with pytest.raises(InvalidInput):
         other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
