@@ -69,8 +69,8 @@ async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world:
     draft = ClaimDraft(code=code.code, external_user_id="4711", display_name="@ada")
     first, again = [await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)]
     assert first.id == again.id
+    other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
     with pytest.raises(InvalidInput):
-        other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
         await links.claim_link(world.db, world.service.actor, world.connection.id, other)
 
 
