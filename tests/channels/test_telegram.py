@@ -294,7 +294,7 @@ async def test_the_limit_of_a_group_delays_nobody_else(
     vendor.add_group(GROUP, "Deploys")
     vendor.fail("flood")
     with pytest.raises(TryAgain) as raised:
-        await channel.send(message(target(vendor, str(chat)), card_with_buttons()))
+        await channel.send(message(target(vendor, chat), card_with_buttons()))
     assert raised.value.only_chat == only_chat
 
 
