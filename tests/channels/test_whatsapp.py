@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -416,6 +417,16 @@ class TestInbound:
         body = {"object": "whatsapp_business_account", "entry": [{"id": BUSINESS_ID, "time": 1, "changes": [change]}]}
         assert await whatsapp.post(orjson.dumps(body)) == 200
         assert len(door.events()) == ends
+
+    @pytest.mark.parametrize(("days", "items"), [(7, 1), (9, 0)])
+    async def test_an_old_message_is_not_believed(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, days: int, items: int
+    ) -> None:
+        """Whoever has an old webhook could send it again once its id is forgotten."""
+        body = whatsapp.webhook(whatsapp.text("ada", "Hello"))
+        later = datetime.now(UTC) + timedelta(days=days)
+        request = InboundRequest(method="POST", query={}, headers=whatsapp.signed(body), body=body, received_at=later)
+        assert len(channel.receive(at(whatsapp), request).items) == items
 
     async def test_another_number_of_the_app_is_none_of_ours(
         self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
@@ -28,6 +29,8 @@ from cortex_plane.notify.model.notifications import Target
 
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MAX_ID = 200
+OLDEST_MESSAGE = timedelta(days=8)
+"""Meta sends a webhook again for seven days. A signature has no time in it, so older messages are not believed."""
 _FILES: Final = ("image", "document", "audio", "video", "sticker", "location", "contacts")
 _ENDS: Final = {
     "PARTNER_REMOVED": "The business account was taken away from the app.",
@@ -48,7 +51,7 @@ def receive(target: Target, request: InboundRequest) -> ReceivedRequest:
     try:
         payload = orjson.loads(request.body)
         number = str(target.config.get("phone_number_id", ""))
-        return ReceivedRequest(items=tuple(_items(payload, number)))
+        return ReceivedRequest(items=tuple(_items(payload, number, request.received_at)))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no webhook of WhatsApp.") from None
 
@@ -69,7 +72,7 @@ def _forged() -> Unauthenticated:
     return Unauthenticated("The signature or the verify token of this request is not that of the connection.")
 
 
-def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
+def _items(payload: Mapping[str, Any], number: str, now: datetime) -> Iterator[InboundItem]:
     """One webhook carries several entries, each several changes, each several messages and statuses. An app may serve more numbers."""
     for entry in payload["entry"]:
         for change in entry["changes"]:
@@ -83,6 +86,8 @@ def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
                 continue
             contacts = value.get("contacts", [])
             for message in value.get("messages", ()):
+                if now.timestamp() - int(message["timestamp"]) > OLDEST_MESSAGE.total_seconds():
+                    continue
                 contact = _contact(contacts, message)
                 yield InboundItem(
                     event_id=str(message["id"])[:_MAX_ID], payload={"message": message, "contact": contact}
