@@ -108,3 +108,5 @@ async def test_admin_says_whose_account_it_is(
     assert answer.json()["verified_at"] is not None
     set_up_by = await admin.fetchval("select set_up_by from channel_connection where name = 'acme'")
     assert world.admin.member_id in set_up_by, "their vote and one of this account count as one human's"
+    proven = await admin.fetchval("select has_proven_channel($1, $2, 'infinity')", world.org_id, ann.member_id)
+    assert not proven, "an admin's word does not show that Ann is somebody else than whoever enrolled her"

@@ -81,8 +81,8 @@ class Interaction:
 class DiscordEmulator:
     """One application with its bot, and the people that it can reach."""
 
-    def __init__(self) -> None:
-        self._ids = itertools.count(1)
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._ids, self._now = itertools.count(1), now
         self.key = Ed25519PrivateKey.generate()
         self.application_id, self.bot_id, self.guild_id = self.new_id(), self.new_id(), self.new_id()
         self.token = BOT_TOKEN
@@ -276,7 +276,7 @@ class DiscordEmulator:
 
     def signed(self, body: bytes, *, key: Ed25519PrivateKey | None = None, at: float | None = None) -> dict[str, str]:
         """The headers of a request."""
-        timestamp = str(int(time.time() if at is None else at))
+        timestamp = str(int(self._now() if at is None else at))
         return {
             "content-type": "application/json", "user-agent": "Discord-Interactions/1.0 (+https://discord.com)",
             "x-signature-ed25519": (key or self.key).sign(timestamp.encode() + body).hex(),

@@ -102,6 +102,7 @@ async def test_vendor_gets_its_own_answer(
     assert (echo.status_code, echo.text) == (200, "prove it")
 
 
+@pytest.mark.proves("D.821")
 async def test_bad_requests_of_vendors_are_told_apart(
     world: World, admin: asyncpg.Connection, stage: PlainStage, http: httpx.AsyncClient
 ) -> None:
@@ -120,6 +121,7 @@ async def test_bad_requests_of_vendors_are_told_apart(
     assert await statuses(admin) == []
 
 
+@pytest.mark.proves("D.821")
 async def test_unknown_connections_are_answered_as_bad_signatures(
     world: World, admin: asyncpg.Connection, stage: PlainStage, http: httpx.AsyncClient
 ) -> None:
@@ -201,6 +203,32 @@ async def test_event_that_always_fails_is_given_up_and_lets_the_next_pass(
     assert row["attempts"] == len(channel_events.WAITS) + 1
 
 
+async def test_event_that_kills_whoever_handles_it_is_given_up(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    plane, _ = await talking(world, admin, stage)
+    clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+    await plane.store(await stage.write("bea", "deadly"))
+    await plane.store(await stage.write("bea", "Hello"))
+    for _ in range(len(channel_events.WAITS) + 1):
+        (lane,) = await channel_events.claim_events(world.db, [KIND], 5)
+        await channel_events.begin_event(world.db, plane.door.channels, PUBLIC_URL, lane, lane.seqs[0])
+        await clock.advance(timedelta(minutes=2))
+    await plane.handle()
+    assert await statuses(admin) == ["failed", "done"]
+    assert "died each time" in await admin.fetchval("select last_error from channel_event where status = 'failed'")
+
+
+async def test_event_that_cannot_begin_waits_for_its_lease(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    plane, _ = await talking(world, admin, stage)
+    await plane.store(await stage.write("bea", "Hello"))
+    await admin.execute("update channel_connection set sealed = 'damaged' where id = $1", plane.connection_id)
+    assert await plane.inbox.turn()
+    assert not await plane.inbox.turn(), "it is not taken again at once, and again"
+
+
 async def test_second_event_of_a_chat_waits_for_the_first(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -216,6 +244,21 @@ async def test_second_event_of_a_chat_waits_for_the_first(
     await clock.advance(timedelta(minutes=2))
     await plane.handle()
     assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == ["one", "two"]
+
+
+async def test_flood_of_one_org_keeps_no_other_waiting(
+    world: World, other: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    flooded, _ = await talking(world, admin, stage)
+    calm, _ = await talking(other, admin, stage)
+    for n in range(12):
+        await flooded.store(await stage.write(f"person {n}", "Hello"))
+    await calm.store(await stage.write("bea", "Hello"))
+    lanes = await channel_events.claim_events(world.db, [KIND], 6)
+    assert {lane.org_id for lane in lanes} == {world.org_id, other.org_id}
+    assert len(await channel_events.claim_events(world.db, [KIND], 6, after=world.org_id)) == 4
+    assert await channel_events.claim_events(world.db, [KIND], 6, full=[world.org_id]) == []
+    assert len(await channel_events.claim_events(world.db, [KIND], 6, full=[other.org_id])) == 4
 
 
 async def test_running_inbox_handles_at_once_what_its_process_stored(
@@ -235,6 +278,7 @@ async def test_running_inbox_handles_at_once_what_its_process_stored(
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.proves("D.821")
 async def test_two_inboxes_handle_every_event_once_and_in_order(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -262,6 +306,24 @@ async def test_revoked_connection_is_disabled_with_its_reason(
     assert row.disabled_reason == "The app was removed."
 
 
+async def test_vendor_that_revokes_a_connection_alerts_operators_elsewhere(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    plane, _ = await talking(world, admin, stage)
+    operator = await world.person(Role.OPERATOR, name="Op")
+    await link(admin, world, await stage.connect(world), operator, stage.address("op"))
+    await admin.execute(
+        "insert into channel_connection (org_id, id, channel_type, name) values ($1, $2, 'github', 'nobody in private')",
+        world.org_id, public := new_id(),
+    )  # fmt: skip
+    await link(admin, world, public, operator, "4711")
+    await plane.take(stage.signed(stage.event("vendor", "revoked", reason="The app was removed.")))
+    (alert,) = await admin.fetch(
+        "select user_account_id, data ->> 'alert' as alert from notification where kind = 'alert'"
+    )
+    assert tuple(alert) == (operator.member_id, "connection_disabled")
+
+
 async def test_message_that_did_not_arrive_is_a_dead_letter(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -276,6 +338,7 @@ async def test_message_that_did_not_arrive_is_a_dead_letter(
 # Decisions.
 
 
+@pytest.mark.proves("D.822")
 async def test_whoever_set_the_connection_up_and_a_press_through_it_are_one_human(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -294,6 +357,7 @@ async def test_whoever_set_the_connection_up_and_a_press_through_it_are_one_huma
     assert strict.admin.member_id in next(v for v in details.votes if v.member == "Bea").behind
 
 
+@pytest.mark.proves("D.822")
 async def test_sender_who_was_unlinked_decides_nothing(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -319,6 +383,7 @@ async def test_mapping_made_by_hand_decides_nothing(
     assert "do not know who you are" in (await stage.answers("eve"))[-1]
 
 
+@pytest.mark.proves("D.822")
 async def test_button_of_another_connection_is_none(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -331,6 +396,7 @@ async def test_button_of_another_connection_is_none(
     assert "belongs to no request" in (await stage.answers("bea"))[-1]
 
 
+@pytest.mark.proves("D.823")
 async def test_high_risk_is_denied_but_not_approved_by_a_press(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -380,6 +446,7 @@ async def test_answer_that_fits_no_choice_is_asked_for_again(
 # Conversations.
 
 
+@pytest.mark.proves("D.820")
 async def test_reply_goes_to_where_its_person_wrote_last(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -416,6 +483,22 @@ async def test_reply_does_not_follow_somebody_who_left(
     await answered(world, admin, plane)
     assert await stage.messages() == []
     assert await admin.fetchval("select status from notification") == "dead"
+
+
+async def test_reply_to_a_guest_reaches_the_member_whom_they_turned_out_to_be(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    """Bea has a conversation with this agent already, so the guest's stays beside it."""
+    plane, bea = await talking(world, admin, stage, turn(text="an answer"))
+    await plane.take(await stage.write("bea", "from my own chat"))
+    await answered(world, admin, plane)
+    await plane.take(await stage.write("guest", "from a new phone"))
+    code = await links.issue_link_code(world.db, bea.actor)
+    await plane.take(await stage.write("guest", f"/link {code.code}"))
+    (claim,) = await links.list_own_claims(world.db, bea.actor)
+    await links.confirm_link(world.db, bea.actor, claim.id)
+    await answered(world, admin, plane)
+    assert [message.chat for message in await stage.messages()] == ["dm-u-bea", "dm-u-guest"]
 
 
 async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:
@@ -472,6 +555,7 @@ async def heard(admin: asyncpg.Connection, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.proves("D.825")
 async def test_one_process_listens_to_a_connection(
     world: World, db: Database, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -494,6 +578,7 @@ async def test_one_process_listens_to_a_connection(
     await second.leave()
 
 
+@pytest.mark.proves("D.825")
 async def test_listener_that_was_stopped_past_its_lease_is_not_believed(
     world: World, db: Database, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:

@@ -15,6 +15,7 @@ from cortex_plane.approvals.model.approvals import Approval
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify import store as notify_store
+from cortex_plane.notify.model.notifications import Outgoing, Sent
 from cortex_plane.tenancy.model.identities import Connection, ConnectionState, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
@@ -57,6 +58,7 @@ async def shown(world: World, stage: VendorStage, id: UUID) -> Connection:
     return await connections.get_connection(world.db, world.admin.actor, id, channels=stage.served)
 
 
+@pytest.mark.proves("D.826")
 async def test_a_vendor_that_asks_for_a_pause_gets_one_from_everybody(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
@@ -83,6 +85,32 @@ async def test_a_vendor_that_asks_for_a_pause_gets_one_from_everybody(
     assert health.health.last_outbound_at == asked.requested_at + MINUTE + timedelta(seconds=90)
 
 
+async def test_a_message_that_was_on_its_way_ends_no_pause(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    """Another notifier was asked for a pause while this one was sending."""
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 1)
+    _, clock = await started(strict, admin)
+    send = stage.channel.send
+
+    async def send_slowly(outgoing: Outgoing) -> Sent:
+        await admin.execute(
+            "update channel_connection set failures = 1, failing_since = plane_now(), pause_reason = 'It asked.',"
+            " paused_until = plane_now() + interval '90 s' where id = $1", bot,
+        )  # fmt: skip
+        return await send(outgoing)
+
+    stage.channel.send = send_slowly  # type: ignore[method-assign]
+    await drain(one_by_one(strict, stage))
+    assert len(stage.vendor.messages) == 1
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.failing_since) == (ConnectionState.PAUSED, None)
+    assert health.health.pause_reason == "It asked."
+    await clock.advance(timedelta(seconds=91))
+    assert (await shown(strict, stage, bot)).state is ConnectionState.OK
+
+
 async def test_a_storm_of_429_costs_one_request_for_each_pause(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
@@ -97,6 +125,7 @@ async def test_a_storm_of_429_costs_one_request_for_each_pause(
     assert len([got for got in stage.vendor.got if got.target == "/send"]) == 18
 
 
+@pytest.mark.proves("D.826")
 @pytest.mark.parametrize("status", [500, 503])
 async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
     strict: World, admin: asyncpg.Connection, stage: VendorStage, status: int
@@ -121,6 +150,7 @@ async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
     assert (health.state, health.failing_since) == (ConnectionState.OK, None)
 
 
+@pytest.mark.proves("D.826")
 async def test_another_connection_and_another_channel_go_on(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
@@ -139,6 +169,7 @@ async def test_another_connection_and_another_channel_go_on(
     assert sorted(each.target.address for each in box.received) == ["mail0", "mail1", "mail2"]
 
 
+@pytest.mark.proves("D.827")
 async def test_what_the_vendor_took_away_is_disabled_and_operators_are_told_elsewhere(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:

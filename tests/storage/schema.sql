@@ -934,6 +934,7 @@ CREATE FUNCTION public.begin_channel_event(p_org uuid, p_seq bigint, p_claim uui
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
   return query
     update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
     from channel_connection c
@@ -998,8 +999,10 @@ begin
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
-      select m.author_id union all select m.key_id
-      -- A message of a channel: whoever set its connection up could have made it.
+      select m.author_id
+      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      union all select m.key_id where not exists (
+        select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
       union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
@@ -1273,7 +1276,7 @@ CREATE FUNCTION public.checkpoint_key(p_checkpoint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_checkpoint ->> 'checkpoint_id'::text);
 
-CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, connection_id uuid, seqs bigint[])
+CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) RETURNS TABLE(org_id uuid, seqs bigint[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1281,50 +1284,66 @@ CREATE FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_l
 #variable_conflict use_column
 declare
   due timestamptz := plane_now();
-  started uuid := gen_random_uuid();
-  at_org uuid := started;
-  at_connection uuid := '00000000-0000-0000-0000-000000000000';
-  at_lane bigint := -9223372036854775808;
+  at_org uuid := p_after;
+  next_org uuid;
   around boolean := false;
+  started bigint;
+  at_lane bigint;
+  round boolean;
   head record;
   wanted integer := p_lanes;
+  left_here integer;
 begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
   end if;
+  -- What a crash of the database forgets of it is taken again.
+  perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
-    select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
-    where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
-    order by e.org_id, e.connection_id, e.lane, e.seq limit 1;
-    if not found or (around and head.org_id > started) then
+    select e.org_id into next_org from channel_event e
+    where e.status = 'pending' and e.org_id > at_org order by e.org_id limit 1;
+    if not found or (around and next_org > p_after) then
       exit when around;
       around := true;
       at_org := '00000000-0000-0000-0000-000000000000';
-      at_connection := at_org;
-      at_lane := -9223372036854775808;
       continue;
     end if;
-    at_org := head.org_id;
-    at_connection := head.connection_id;
-    at_lane := head.lane;
-    continue when head.next_attempt_at > due;
-    continue when not exists (
-      select from channel_connection c
-      where c.org_id = at_org and c.id = at_connection and c.channel_type = any (p_channels));
-    continue when not pg_try_advisory_xact_lock(hashtextextended(at_connection::text || at_lane::text, 5));
-    -- A statement of its own: it sees what was committed before the lock was free.
-    with first as (
-      select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
-      where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending'
-      order by e.seq limit p_per_lane)
-    select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
-    continue when seqs is null;
-    update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
-    where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
-    org_id := at_org;
-    connection_id := at_connection;
-    return next;
-    wanted := wanted - 1;
+    at_org := next_org;
+    continue when at_org = any (p_full);
+    left_here := least(p_per_org, wanted);
+    started := hashtextextended(gen_random_uuid()::text, 2);
+    at_lane := started;
+    round := false;
+    while left_here > 0 loop
+      select e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
+      where e.status = 'pending' and e.org_id = at_org and e.lane > at_lane
+      order by e.lane, e.seq limit 1;
+      if not found or (round and head.lane > started) then
+        exit when round;
+        round := true;
+        at_lane := -9223372036854775808;
+        continue;
+      end if;
+      at_lane := head.lane;
+      continue when head.next_attempt_at > due;
+      continue when not exists (
+        select from channel_connection c
+        where c.org_id = at_org and c.id = head.connection_id and c.channel_type = any (p_channels));
+      continue when not pg_try_advisory_xact_lock(hashtextextended(at_org::text || at_lane::text, 5));
+      -- A statement of its own: it sees what was committed before the lock was free.
+      with first as (
+        select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
+        where e.org_id = at_org and e.lane = at_lane and e.status = 'pending'
+        order by e.seq limit p_per_lane)
+      select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
+      continue when seqs is null;
+      update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
+      where e.org_id = at_org and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
+      org_id := at_org;
+      return next;
+      wanted := wanted - 1;
+      left_here := left_here - 1;
+    end loop;
   end loop;
 end
 $$;
@@ -1526,17 +1545,16 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      if cardinality(paused) = 0 then
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
-        order by n.lane, n.next_attempt_at limit 1;
-      else
-        -- Rows are compared as a whole for the index of lanes, as below.
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
-          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
-        order by n.lane, n.next_attempt_at limit 1;
-      end if;
+      -- Channel by channel: a burst to one of the others is not walked through. Rows are compared as a whole, and the planner is kept from
+      -- guessing how many are paused, so that only their index can answer.
+      select f.lane, f.next_attempt_at as earliest into next_lane from unnest(p_channels) k (channel)
+      cross join lateral (
+        select n.org_id, n.channel_type, n.lane, n.next_attempt_at from notification n
+        where (n.org_id, n.channel_type, n.lane) > (at_org, k.channel, at_lane) and n.next_attempt_at is not null
+          and case when n.connection_id = any (paused) then false else true end
+        order by n.org_id, n.channel_type, n.lane, n.next_attempt_at limit 1) f
+      where f.org_id = at_org and f.channel_type = k.channel
+      order by f.lane, f.next_attempt_at limit 1;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -1544,7 +1562,7 @@ begin
         continue;
       end if;
       at_lane := next_lane.lane;
-      continue when next_lane.earliest > due or next_lane.channel_type <> all (p_channels);
+      continue when next_lane.earliest > due;
       continue when exists (
         select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
       continue when not pg_try_advisory_xact_lock(at_lane);
@@ -2215,6 +2233,13 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
+CREATE FUNCTION public.find_trial_connections() RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from channel_connection c where c.config ? 'emulated' and c.disabled_at is null
+$$;
+
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2391,6 +2416,10 @@ CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
 
+CREATE FUNCTION public.vouched_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
+
 CREATE TABLE public.channel_mapping (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -2418,7 +2447,7 @@ ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> 'webhook'::text) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> ALL (public.vouched_channels())) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -4196,8 +4225,10 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
-          last_outbound_at = at
+        -- A pause that somebody got meanwhile holds for what was on its way already, too.
+        update channel_connection c set failing_since = null, failures = 0, last_outbound_at = at,
+          paused_until = case when c.paused_until > at then c.paused_until end,
+          pause_reason = case when c.paused_until > at then c.pause_reason end
         where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else
@@ -4646,7 +4677,7 @@ CREATE FUNCTION public.report_connection(p_org uuid, p_connection uuid, p_reason
   join channel_mapping m on m.org_id = p_org and m.user_account_id = u.id
   join channel_connection c on c.org_id = p_org and c.id = m.connection_id
   where m.verified_at is not null and m.suppressed_at is null and c.disabled_at is null
-    and c.channel_type = any (deliverable_channels())
+    and c.channel_type = any (deliverable_channels()) and c.channel_type <> all (public_channels())
 $$;
 
 CREATE FUNCTION public.report_corruption(p_org uuid, p_job uuid, p_type text, p_error text) RETURNS boolean
@@ -6659,6 +6690,9 @@ CREATE TABLE public.tool_confirmation (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     revoked_at timestamp with time zone,
     revoked_by text,
+    version bigint,
+    revoked_version bigint,
+    revoked_by_id uuid,
     CONSTRAINT chk_tool_confirmation_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
     CONSTRAINT chk_tool_confirmation_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
     CONSTRAINT chk_tool_confirmation_risk CHECK ((risk = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text, 'critical'::text]))),
@@ -7095,7 +7129,7 @@ CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING bt
 
 CREATE INDEX idx_channel_event_due ON public.channel_event USING btree (next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
-CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, connection_id, lane, seq) WHERE (status = 'pending'::text);
+CREATE INDEX idx_channel_event_lane ON public.channel_event USING btree (org_id, lane, seq) WHERE (status = 'pending'::text);
 
 CREATE INDEX idx_channel_event_last ON public.channel_event USING btree (org_id, connection_id, received_at DESC);
 
@@ -7170,6 +7204,8 @@ CREATE INDEX idx_model_call_session ON public.model_call USING btree (org_id, se
 CREATE INDEX idx_model_call_time ON public.model_call USING btree (org_id, created_at);
 
 CREATE INDEX idx_notification_account ON public.notification USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_notification_channel ON public.notification USING btree (org_id, channel_type, lane, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
 CREATE INDEX idx_notification_connection ON public.notification USING btree (org_id, connection_id);
 
@@ -8079,8 +8115,8 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval) TO cortex_app;
+REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_channel_listeners(p_owner uuid, p_channels text[], p_limit integer, p_lease interval) TO cortex_app;
@@ -8133,6 +8169,9 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
+
+REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
@@ -8897,6 +8936,10 @@ GRANT SELECT,INSERT ON TABLE public.tool_confirmation TO cortex_app;
 GRANT UPDATE(revoked_at) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT UPDATE(revoked_by) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_version) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_by_id) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.tool_server TO cortex_app;
 

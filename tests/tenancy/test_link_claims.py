@@ -12,11 +12,12 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, InvalidInput, NotFound
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy import store as tenancy_store
-from cortex_plane.tenancy.model.identities import ClaimDraft, Mapping
+from cortex_plane.tenancy.model.identities import ClaimDraft, LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import links
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World
+from tests.fixtures.vendors import vendor_stage
 
 
 async def claim(world: World, person: Person, sender: str = "4711", name: str = "@ada") -> Mapping:
@@ -31,6 +32,7 @@ async def is_theirs(world: World, sender: str = "4711") -> bool:
         return await tenancy_store.verified_mapping(tx, world.connection.id, sender) is not None
 
 
+@pytest.mark.proves("D.828")
 async def test_a_code_links_nothing_before_its_member_confirms_who_typed_it(
     http: httpx.AsyncClient, world: World
 ) -> None:
@@ -48,6 +50,28 @@ async def test_a_code_links_nothing_before_its_member_confirms_who_typed_it(
     assert (await http.get("/v1/me/link-claims", headers=bea.headers)).json()["items"] == []
     entries = await audit.list_entries(world.db, world.admin.actor, None, 0, 1000)
     assert [e.action for e in entries][-2:] == ["identity_claimed", "identity_linked"]
+
+
+async def test_a_program_redeems_no_code_over_a_connection_of_the_planes_own(world: World) -> None:
+    """It could have read the code where others typed it: on these the member confirms who did."""
+    async with vendor_stage() as stage:
+        connection_id = await stage.connect_id(world)
+    code = await links.issue_link_code(world.db, world.admin.actor)
+    draft = LinkDraft(code=code.code, external_user_id="4711")
+    with pytest.raises(Conflict) as refusal:
+        await links.redeem_link_code(world.db, world.service.actor, connection_id, draft)
+    assert refusal.value.code == "connection_served"
+
+
+async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world: World) -> None:
+    """An event whose answer did not arrive is handled once more."""
+    code = await links.issue_link_code(world.db, world.admin.actor)
+    draft = ClaimDraft(code=code.code, external_user_id="4711", display_name="@ada")
+    first, again = [await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)]
+    assert first.id == again.id
+    other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
+    with pytest.raises(InvalidInput):
+        await links.claim_link(world.db, world.service.actor, world.connection.id, other)
 
 
 async def test_a_refused_claim_links_nothing(http: httpx.AsyncClient, world: World) -> None:
@@ -90,6 +114,7 @@ async def test_wrong_codes_are_counted(world: World) -> None:
         await links.claim_link(world.db, world.service.actor, world.connection.id, draft)
 
 
+@pytest.mark.proves("D.828")
 async def test_what_a_guest_wrote_is_the_members_after_linking(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:

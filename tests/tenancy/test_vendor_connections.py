@@ -42,6 +42,7 @@ async def create(http: httpx.AsyncClient, world: World, draft: dict[str, Any], *
     return await http.post("/v1/connections", json=draft, headers=world.admin.headers | headers)
 
 
+@pytest.mark.proves("D.827")
 async def test_a_vendor_says_who_a_new_connection_is(
     http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_value_that_is_wrong_is_named(
     assert [each["channel_type"] for each in listed] == ["web"], "nothing was stored"
 
 
+@pytest.mark.proves("D.827")
 async def test_a_channel_that_is_not_served_is_refused(
     http: httpx.AsyncClient, world: World, stage: VendorStage
 ) -> None:
@@ -133,6 +135,20 @@ async def test_a_new_secret_is_tried_before_it_replaces_the_old_one(
     changed = await http.patch(path, json={"secrets": {"bot_token": "78:other"}}, headers=world.admin.headers)
     assert changed.json()["account"] == "@other_bot"
     assert changed.json()["config"]["username"] == "other_bot"
+
+
+async def test_who_changed_a_value_and_a_vote_through_the_connection_are_one_human(
+    http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
+) -> None:
+    """Who chooses the server or how events come in may choose one that vouches for senders as they like."""
+    id = await stage.connect_id(world)
+    bob = await world.person(Role.ADMIN, name="Bob")
+    await http.patch(f"/v1/connections/{id}", json={"name": "the bot"}, headers=bob.headers)
+    query = "select set_up_by from channel_connection where id = $1"
+    assert await admin.fetchval(query, id) == [world.admin.member_id]
+    changed = await http.patch(f"/v1/connections/{id}", json={"config": {"mode": "polling"}}, headers=bob.headers)
+    assert changed.status_code == 200, changed.text
+    assert await admin.fetchval(query, id) == [world.admin.member_id, bob.member_id]
 
 
 async def test_another_server_gets_no_secret_that_was_not_sent_again(

@@ -103,13 +103,15 @@ select data from channel_prompt where connection_id = $1 and chat_id = $2 and me
 
 
 -- name: get_reply
--- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person.
+-- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person, or the
+-- member whom its guest turned out to be.
 select a.name as agent, m.text, j.status, j.error_message,
   (select r.status from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
    where i.org_id = n.org_id and i.job_id = j.id order by r.resolved_at desc nulls last limit 1) as decision,
   exists (select from channel_chat c
     join channel_mapping w on w.org_id = n.org_id and w.connection_id = c.connection_id and w.channel_user_id = c.sender_id
-      and w.verified_at is not null and w.user_account_id = s.user_account_id
+      and w.verified_at is not null
+    join user_account p on p.org_id = n.org_id and p.id = s.user_account_id and w.user_account_id in (p.id, p.became)
     where c.org_id = n.org_id and c.id = (n.data ->> 'chat')::uuid) as reachable
 from notification n
 join session s on s.org_id = n.org_id and s.id = (n.data ->> 'session')::uuid
@@ -267,6 +269,19 @@ set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, n
 where n.id = $1
 
 
+-- name: repeat_open_cards
+-- The messages of a connection are gone: nothing changes them any more, and those that still ask are sent anew.
+with gone as (
+  update notification n set message_ref = null, shown = '{}'
+  where n.connection_id = $1 and not exists (
+    select from approval_request r where r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'))
+update notification n
+set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, next_attempt_at = plane_now(), message_ref = null,
+  shown = '{}', said = '{}', data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
+from approval_request r
+where n.connection_id = $1 and n.kind = 'approval' and r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'
+
+
 -- name: report_undelivered
 update notification n set status = 'dead', last_error = $3, next_attempt_at = null
 where n.org_id = $4 and n.connection_id = $1 and n.message_ref = $2 and n.status = 'delivered'
@@ -305,7 +320,7 @@ returning n.id
 
 -- name: store_channel_events
 insert into channel_event (org_id, connection_id, event_id, lane, payload)
-select $1, $2, e.id, hashtextextended(e.chat, 4), e.payload
+select $1, $2, e.id, hashtextextended($2::uuid::text || e.chat, 4), e.payload
 from unnest($3::text[], $4::text[], $5::jsonb[]) with ordinality e (id, chat, payload, n)
 order by e.n
 on conflict do nothing
@@ -319,6 +334,7 @@ returning id
 
 
 -- name: upsert_chat
+-- In a transaction of its own. The message that comes after it flushes the log.
 insert into channel_chat (org_id, id, connection_id, chat_id, sender_id, thread) values ($1, $2, $3, $4, $5, $6)
 on conflict (org_id, connection_id, chat_id, sender_id) do update set thread = excluded.thread, updated_at = plane_now()
-returning id, agent_id
+returning id, agent_id, set_config('synchronous_commit', 'off', true)

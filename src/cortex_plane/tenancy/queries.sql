@@ -613,6 +613,15 @@ where c.org_id = $1 and c.code_hash = $2 and c.purpose = 'sender' and c.used_at 
 returning c.org_id, c.id, c.user_account_id, c.mapping_id, c.purpose, c.expires_at, c.code_hash, c.mac, u.display_name
 
 
+-- name: find_claim_of_code
+-- What this sender has from a code that was used: an event that is handled again, or somebody who sends it twice.
+select m.id
+from identity_code c
+join channel_mapping m on m.org_id = c.org_id and m.user_account_id = c.user_account_id
+where c.org_id = $1 and c.code_hash = $2 and c.purpose = 'sender' and c.used_at is not null and c.expires_at > plane_now()
+  and m.connection_id = $3 and m.channel_user_id = $4 and m.removed_at is null
+
+
 -- name: verify_mapping
 -- An address that took no mail before takes it now: its link was just opened.
 update channel_mapping set verified_at = coalesce(verified_at, plane_now()), proven_at = coalesce(proven_at, plane_now()),
@@ -849,3 +858,24 @@ select claim_once($1, $2, $3, $4, $5)
 
 -- name: settle_idempotency_key
 select settle_once($1, $2, $3, $4, $5)
+
+
+-- name: find_trial_connection
+select id, channel_type, name, config, sealed, disabled_at, plane_now() as now
+from channel_connection where channel_type = $1 and config ? 'emulated'
+
+
+-- name: list_trial_members
+select m.channel_user_id as sender, u.display_name as name
+from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
+where m.connection_id = $1 and m.verified_at is not null
+order by m.id limit 1000
+
+
+-- name: renew_trial_connection
+-- A new emulator has none of the failures of the one before.
+update channel_connection
+set config = config || $2::jsonb, sealed = $3, failing_since = null, failures = 0, paused_until = null,
+  disabled_at = case when disabled_reason = $4 then null else disabled_at end, disabled_reason = nullif(disabled_reason, $4),
+  revision = revision + 1, updated_at = plane_now()
+where id = $1

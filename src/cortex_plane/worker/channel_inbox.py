@@ -1,7 +1,8 @@
 """Handles what people do on channels: events that a door or a listener stored. Any number of these may run.
 
-Chats run side by side, and within a chat one event after the other. It is woken when this process stores an event, and looks by itself for
-what another process left.
+Chats run side by side, and within a chat one event after the other. An org that holds half of the places gets no more, and the last one is
+for an org that holds none: whose vendor hangs keeps nobody else waiting. It is woken when this process stores an event, and looks by itself for what
+another process left.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Mapping
+from uuid import UUID
 
 import structlog
 
@@ -45,7 +48,11 @@ class ChannelInbox:
         self._db, self._channels, self._public_url = db, channels, public_url
         self._concurrency, self._poll = concurrency, poll_seconds
         self._stored = asyncio.Event()
-        self._busy: set[asyncio.Task[None]] = set()
+        self._share = max(1, concurrency // 2)
+        self._busy: dict[asyncio.Task[None], UUID] = {}
+        """With the org that holds the place."""
+        self._served: UUID | None = None
+        """The org that had the last turn."""
         self._looking: asyncio.Task[bool] | None = None
         self._leaving = False
 
@@ -96,22 +103,27 @@ class ChannelInbox:
             *(self._busy if len(self._busy) >= self._concurrency else ()),
         }
         _, pending = await asyncio.wait(waits, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending - self._busy:
+        for task in pending - self._busy.keys():
             task.cancel()
 
     async def _start(self) -> bool:
         free = self._concurrency - len(self._busy)
         if free <= 0 or not self._channels:
             return False
-        lanes = await channel_events.claim_events(self._db, list(self._channels), free)
+        share = self._share if free > 1 else 1
+        full = [org for org, places in Counter(self._busy.values()).items() if places >= share]
+        lanes = await channel_events.claim_events(
+            self._db, list(self._channels), max(1, free - 1), after=self._served, full=full
+        )
         for lane in lanes:
+            self._served = lane.org_id
             task = asyncio.create_task(self._lane(lane))
-            self._busy.add(task)
+            self._busy[task] = lane.org_id
             task.add_done_callback(self._ended)
         return bool(lanes)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._busy.discard(task)
+        self._busy.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("chat failed", exc_info=error)
         self._stored.set()  # there may be more in this chat
@@ -121,6 +133,10 @@ class ChannelInbox:
         try:
             while seqs and not self._leaving and await self._next(lane, seqs[0]):
                 seqs.pop(0)
+        except Exception:
+            # What could not even begin, such as over a connection whose secrets do not open, waits until its lease has run out.
+            seqs = []
+            raise
         finally:
             if seqs:
                 with contextlib.suppress(CortexError):
@@ -131,6 +147,8 @@ class ChannelInbox:
         event = await channel_events.begin_event(self._db, self._channels, self._public_url, lane, seq)
         if event is None:
             return False
+        if event.attempts > len(channel_events.WAITS) + 1:
+            return await self._later(lane, event, "Whoever handled it died each time.", None)
         try:
             async with asyncio.timeout(HANDLE_SECONDS):
                 await inbound.handle(self._db, event)

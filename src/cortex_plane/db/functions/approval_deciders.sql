@@ -12,14 +12,19 @@ create or replace function is_signed_channel(p_channel text) returns boolean
   language sql immutable parallel safe
   return coalesce(p_channel not in ('dashboard', 'api', 'email'), false);
 
+-- The channels on which an admin says who somebody is, as `tenancy/model/identities.py` lists them.
+create or replace function vouched_channels() returns text[]
+  language sql immutable parallel safe
+  return array['webhook', 'github', 'gitlab'];
+
 -- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, or typed their code in a chat. A name
--- behind a webhook is an admin's word, and the first contact of a guest is nobody's. Whoever acted in their name before the proof
--- stays who they were, so what was done is asked about with the time at which it was done; `infinity` asks about now.
+-- for which an admin vouched is that admin's word, and the first contact of a guest is nobody's. Whoever acted in their name before
+-- the proof stays who they were, so what was done is asked about with the time at which it was done; `infinity` asks about now.
 create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at timestamptz) returns boolean
   language sql stable set search_path = public, pg_temp
   return exists (
     select from channel_mapping m
-    where m.org_id = p_org and m.user_account_id = p_member and m.channel_type <> 'webhook' and m.proven_at <= p_at
+    where m.org_id = p_org and m.user_account_id = p_member and m.channel_type <> all (vouched_channels()) and m.proven_at <= p_at
       and (m.verified_at is not null or m.removed_at > p_at));
 
 -- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of

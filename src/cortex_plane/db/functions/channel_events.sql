@@ -1,57 +1,75 @@
 -- What people did on channels: who handles it, and who listens for it.
 
--- Takes up to p_lanes chats with something that is due, each with up to p_per_lane of its events in order. It begins at any of them, so that
--- nobody is always last. While somebody has the first event of a chat, nobody else takes from that chat.
-create or replace function claim_channel_events(p_claim uuid, p_channels text[], p_lanes integer, p_per_lane integer, p_lease interval)
-  returns table (org_id uuid, connection_id uuid, seqs bigint[])
+-- Takes up to p_lanes chats with something that is due, each with up to p_per_lane of its events in order. Orgs take turns (the caller names
+-- the one that was served last, and those that have their share already), and give up to p_per_org chats in a turn; within an org it begins
+-- anywhere, so that nobody is always last. While somebody has the first event of a chat, nobody else takes from that chat.
+create or replace function claim_channel_events(
+  p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval)
+  returns table (org_id uuid, seqs bigint[])
   language plpgsql security definer set search_path = public, pg_temp set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   due timestamptz := plane_now();
-  started uuid := gen_random_uuid();
-  at_org uuid := started;
-  at_connection uuid := '00000000-0000-0000-0000-000000000000';
-  at_lane bigint := -9223372036854775808;
+  at_org uuid := p_after;
+  next_org uuid;
   around boolean := false;
+  started bigint;
+  at_lane bigint;
+  round boolean;
   head record;
   wanted integer := p_lanes;
+  left_here integer;
 begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
   end if;
+  -- What a crash of the database forgets of it is taken again.
+  perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
-    select e.org_id, e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
-    where e.status = 'pending' and (e.org_id, e.connection_id, e.lane) > (at_org, at_connection, at_lane)
-    order by e.org_id, e.connection_id, e.lane, e.seq limit 1;
-    if not found or (around and head.org_id > started) then
+    select e.org_id into next_org from channel_event e
+    where e.status = 'pending' and e.org_id > at_org order by e.org_id limit 1;
+    if not found or (around and next_org > p_after) then
       exit when around;
       around := true;
       at_org := '00000000-0000-0000-0000-000000000000';
-      at_connection := at_org;
-      at_lane := -9223372036854775808;
       continue;
     end if;
-    at_org := head.org_id;
-    at_connection := head.connection_id;
-    at_lane := head.lane;
-    continue when head.next_attempt_at > due;
-    continue when not exists (
-      select from channel_connection c
-      where c.org_id = at_org and c.id = at_connection and c.channel_type = any (p_channels));
-    continue when not pg_try_advisory_xact_lock(hashtextextended(at_connection::text || at_lane::text, 5));
-    -- A statement of its own: it sees what was committed before the lock was free.
-    with first as (
-      select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
-      where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending'
-      order by e.seq limit p_per_lane)
-    select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
-    continue when seqs is null;
-    update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
-    where e.org_id = at_org and e.connection_id = at_connection and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
-    org_id := at_org;
-    connection_id := at_connection;
-    return next;
-    wanted := wanted - 1;
+    at_org := next_org;
+    continue when at_org = any (p_full);
+    left_here := least(p_per_org, wanted);
+    started := hashtextextended(gen_random_uuid()::text, 2);
+    at_lane := started;
+    round := false;
+    while left_here > 0 loop
+      select e.connection_id, e.lane, e.next_attempt_at into head from channel_event e
+      where e.status = 'pending' and e.org_id = at_org and e.lane > at_lane
+      order by e.lane, e.seq limit 1;
+      if not found or (round and head.lane > started) then
+        exit when round;
+        round := true;
+        at_lane := -9223372036854775808;
+        continue;
+      end if;
+      at_lane := head.lane;
+      continue when head.next_attempt_at > due;
+      continue when not exists (
+        select from channel_connection c
+        where c.org_id = at_org and c.id = head.connection_id and c.channel_type = any (p_channels));
+      continue when not pg_try_advisory_xact_lock(hashtextextended(at_org::text || at_lane::text, 5));
+      -- A statement of its own: it sees what was committed before the lock was free.
+      with first as (
+        select e.seq, bool_and(e.next_attempt_at <= due) over (order by e.seq) as reachable from channel_event e
+        where e.org_id = at_org and e.lane = at_lane and e.status = 'pending'
+        order by e.seq limit p_per_lane)
+      select array_agg(f.seq order by f.seq) into seqs from first f where f.reachable;
+      continue when seqs is null;
+      update channel_event e set taken_by = p_claim, next_attempt_at = due + p_lease
+      where e.org_id = at_org and e.lane = at_lane and e.status = 'pending' and e.seq = any (seqs);
+      org_id := at_org;
+      return next;
+      wanted := wanted - 1;
+      left_here := left_here - 1;
+    end loop;
   end loop;
 end
 $$;
@@ -122,11 +140,12 @@ begin
 end
 $$;
 
-call pg_temp.give_functions('cortex_scheduler', 'claim_channel_events(uuid, text[], integer, integer, interval)',
+call pg_temp.give_functions('cortex_scheduler', 'claim_channel_events(uuid, text[], uuid, uuid[], integer, integer, integer, interval)',
   'forget_channel_events(interval, integer)', 'claim_channel_listeners(uuid, text[], integer, interval)',
   'renew_channel_listeners(uuid, uuid[], bigint[], integer[], interval)');
 
--- Just before an event is handled: the lease is renewed and the try is counted. No row: somebody else has it by now.
+-- Just before an event is handled: the lease is renewed and the try is counted. No row: somebody else has it by now. What comes of the
+-- event flushes the log; without it nothing was done.
 create or replace function begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval)
   returns table (
     event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea,
@@ -135,6 +154,7 @@ create or replace function begin_channel_event(p_org uuid, p_seq bigint, p_claim
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
   return query
     update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
     from channel_connection c

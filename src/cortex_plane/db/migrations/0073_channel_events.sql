@@ -6,7 +6,7 @@ create table channel_event (
   -- The vendor's own id for it.
   event_id text not null,
   seq bigint generated always as identity,
-  -- What happens in one chat is handled in the order in which it came.
+  -- Of its connection and chat. What happens in one chat is handled in the order in which it came.
   lane bigint not null,
   -- Null once it is handled.
   payload jsonb,
@@ -28,7 +28,7 @@ create table channel_event (
 );
 alter table channel_event add primary key (org_id, connection_id, event_id);
 -- Which chat is next, and what in it?
-create index idx_channel_event_lane on channel_event (org_id, connection_id, lane, seq) where (status = 'pending');
+create index idx_channel_event_lane on channel_event (org_id, lane, seq) where (status = 'pending');
 create index idx_channel_event_seq on channel_event (org_id, seq) where (status = 'pending');
 create index idx_channel_event_due on channel_event (next_attempt_at) where (next_attempt_at is not null);
 create index idx_channel_event_received on channel_event (received_at);

@@ -34,6 +34,9 @@ log = structlog.get_logger()
 LEASE = timedelta(seconds=60)
 """So long a process has an event that it took. It renews it before it handles one, which takes less."""
 PER_LANE = 100
+PER_ORG = 4
+"""So many chats of an org in a turn, before others have theirs."""
+FIRST_ORG = UUID(int=0)
 WAITS = (1.0, 5.0, 15.0, 60.0, 180.0, 600.0)
 """Seconds after each failure; after the last one an event is given up. What comes after it in its chat waits for it."""
 REMEMBERED = timedelta(days=30)
@@ -169,9 +172,12 @@ def unknown_person() -> Forbidden:
     )
 
 
-async def claim_events(db: Database, channels: Sequence[str], lanes: int) -> list[EventLane]:
-    claim = new_id()
-    rows = await db.call("claim_channel_events", None, claim, list(channels), lanes, PER_LANE, LEASE)
+async def claim_events(
+    db: Database, channels: Sequence[str], lanes: int, *, after: UUID | None = None, full: Sequence[UUID] = ()
+) -> list[EventLane]:
+    """Chats with something that is due, the org after ``after`` first, and none of those that are ``full``."""
+    claim, turns = new_id(), (after or FIRST_ORG, list(full), lanes, PER_ORG, PER_LANE)
+    rows = await db.call("claim_channel_events", None, claim, list(channels), *turns, LEASE)
     return [EventLane(row["org_id"], claim, tuple(row["seqs"])) for row in rows]
 
 

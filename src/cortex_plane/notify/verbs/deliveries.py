@@ -202,16 +202,19 @@ async def report_undelivered(db: Database, org_id: UUID, connection_id: UUID, re
         rows = await tx.rows(queries.report_undelivered, connection_id, report.message_ref, reason, org_id)
         actor = scheduler_actor(org_id, connection_id, "channels")
         for row in rows:
-            payload = {"delivery": str(row["id"]), "member_id": str(row["user_account_id"]), "reason": reason}
+            payload = {"delivery": str(row["id"]), "reason": reason}
+            if row["user_account_id"] is not None:
+                payload["member_id"] = str(row["user_account_id"])
             await record(tx, actor, f"{row['kind']}_undeliverable", approval=row["approval_id"], **payload)
 
 
 async def revoke_connection(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
-    """Its vendor took it away: nothing is sent over it until somebody enables it again."""
+    """Its vendor took it away: nothing is sent over it until somebody enables it again. Operators and admins get an alert."""
     async with db.transaction(org_id) as tx:
         name = await tx.value(queries.disable_connection, connection_id, reason)
         if name is None:
             return
         actor = scheduler_actor(org_id, connection_id, name)
         await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
+        await tx.rows(queries.report_connection, tx.org, connection_id, reason)
     log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)

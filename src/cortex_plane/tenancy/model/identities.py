@@ -230,7 +230,8 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
 CHANNEL = "webhook"
 """The type of the connections that speak it."""
 VOUCHED_CHANNELS = (CHANNEL, "github", "gitlab")
-"""Where an admin says who somebody is. On GitHub and GitLab nobody can be written to in private, so nobody can prove it by a code."""
+"""Where an admin says who somebody is. On GitHub and GitLab nobody can be written to in private, so nobody can prove it by a code.
+`vouched_channels` lists them in SQL."""
 KNOWN_CHANNELS = ("email", "webhook", "telegram", "slack", "discord", "whatsapp", "github", "gitlab")
 """The channels that carry approvals, as `deliverable_channels` lists them in SQL."""
 

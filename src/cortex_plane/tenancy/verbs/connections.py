@@ -156,6 +156,7 @@ async def update_connection(
     async with db.transaction(actor.org_id) as tx:
         before = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
         frame.require_revision(before.revision, revision)
+        channels.require_changeable(before.config, change)
         values = await _connection_values(db, tx, id)
     set_values = {name: value for name, value in (change.config or {}).items() if value is not None}
     channels.check_fields(before.channel_type, set_values, change.secrets or {})
@@ -208,6 +209,7 @@ async def _store_change(
 ) -> identities.Connection:  # fmt: skip
     async with db.transaction(actor.org_id) as tx:
         before = frame.require_found(await tenancy_store.lock_connection(tx, id), "connection")
+        channels.require_changeable(before.config, change)
         if change.url is not None:
             identities.check_address(before.channel_type, change.url, channels.allowed)
         config: dict[str, str | None] = {**(change.config or {}), **({} if change.url is None else {"url": change.url})}
@@ -219,7 +221,7 @@ async def _store_change(
         if secrets:
             stored = tenancy_store.open_secret(db.vault, tx.org, id, before.sealed)
             sealed = await tenancy_store.seal_secret(tx, db, id, stored | secrets)
-        if change.secrets:
+        if change.secrets or change.config:
             await note_set_up(tx, actor, id)
         agent_id = await find_agent(tx, change.agent)
         found = (
@@ -291,8 +293,8 @@ async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.
 
 
 async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
-    """They know the secret, or said whose a name is, and could sign as anybody: their vote and one through this connection
-    count as one human's."""
+    """They know the secret, chose the server that vouches for senders, or said whose a name is, and could act as anybody: their vote
+    and one through this connection count as one human's."""
     for sponsor in await access.sponsors_by(tx, actor):
         await tx.rows(queries.add_set_up, id, sponsor)
 

@@ -47,12 +47,24 @@ async def redeem_link_code(db: Database, actor: Actor, connection_id: UUID, draf
     """A program of the org calls it when somebody types a code: that sender is the code's member from now on."""
     mapping = None
     async with code_transaction(db, actor, connection_id, draft.external_user_id) as (tx, sender):
+        await _require_program(tx, connection_id)
         code_row = await use_code(tx, connection_id, sender, draft.code)
         if code_row is not None:
             mapping = await _link(tx, actor, connection_id, sender, code_row)
     if mapping is None:
         raise invalid_code()
     return mapping
+
+
+async def _require_program(tx: Transaction, connection_id: UUID) -> None:
+    """Where the plane itself speaks with the vendor, a code links nothing before its member confirms who typed it."""
+    connection = require_found(await tenancy_store.get_connection(tx, connection_id), "connection")
+    if connection.account is not None:
+        raise Conflict(
+            "The plane itself serves this connection: codes are typed there, and their members confirm who typed them.",
+            code="connection_served",
+            hint="Let the person send `/link CODE` to it in a private chat.",
+        )
 
 
 @contextlib.asynccontextmanager
@@ -123,9 +135,11 @@ async def _link(tx: Transaction, actor: Actor, connection_id: UUID, sender: str,
 @verb(Permission.MESSAGE_INGEST)
 async def claim_link(db: Database, actor: Actor, connection_id: UUID, draft: ClaimDraft) -> Mapping:
     """A channel calls it for a code that was typed in a private chat. The mapping is verified once its member has confirmed it, or
-    where it was before."""
+    where it was before. The same sender with the same code gets the same mapping."""
     mapping = None
     async with code_transaction(db, actor, connection_id, draft.external_user_id) as (tx, sender):
+        if (earlier_id := await _find_claim(tx, connection_id, sender, draft.code)) is not None:
+            return require_found(await tenancy_store.get_mapping(tx, earlier_id), "mapping")
         code_row = await use_code(tx, connection_id, sender, draft.code)
         if code_row is not None:
             member_id: UUID = code_row["user_account_id"]
@@ -146,6 +160,15 @@ async def claim_link(db: Database, actor: Actor, connection_id: UUID, draft: Cla
     if mapping is None:
         raise invalid_code()
     return mapping
+
+
+async def _find_claim(tx: Transaction, connection_id: UUID, sender: str, typed: str) -> UUID | None:
+    code = identities.read_code(typed)
+    if code is None:
+        return None
+    lookup = tx.credential_key.lookup(identities.sender_digest(tx.org, code))
+    mapping_id: UUID | None = await tx.value(queries.find_claim_of_code, tx.org, lookup, connection_id, sender)
+    return mapping_id
 
 
 @transaction_verb(Permission.IDENTITY_LINK)
