@@ -51,7 +51,8 @@ def receive(target: Target, request: InboundRequest) -> ReceivedRequest:
     try:
         payload = orjson.loads(request.body)
         number = str(target.config.get("phone_number_id", ""))
-        return ReceivedRequest(items=tuple(_items(payload, number, request.received_at)))
+        business = str(target.config.get("business_account", ""))
+        return ReceivedRequest(items=tuple(_items(payload, number, business, request.received_at)))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no webhook of WhatsApp.") from None
 
@@ -72,12 +73,12 @@ def _forged() -> Unauthenticated:
     return Unauthenticated("The signature or the verify token of this request is not that of the connection.")
 
 
-def _items(payload: Mapping[str, Any], number: str, now: datetime) -> Iterator[InboundItem]:
+def _items(payload: Mapping[str, Any], number: str, business: str, now: datetime) -> Iterator[InboundItem]:
     """One webhook carries several entries, each several changes, each several messages and statuses. An app may serve more numbers."""
     for entry in payload["entry"]:
         for change in entry["changes"]:
             value = change["value"]
-            if change["field"] == "account_update" and _is_end(value):
+            if change["field"] == "account_update" and _is_end(value) and business in ("", _account_of(entry, value)):
                 event = str(value["event"])
                 yield InboundItem(
                     event_id=f"{event}:{entry['id']}:{entry.get('time', '')}"[:_MAX_ID], payload={"end": event}
@@ -105,6 +106,11 @@ def _is_end(value: Mapping[str, Any]) -> bool:
     if value.get("event") == "DISABLED_UPDATE":
         return bool(value.get("ban_info", {}).get("waba_ban_state") == "DISABLE")
     return value.get("event") in _ENDS
+
+
+def _account_of(entry: Mapping[str, Any], value: Mapping[str, Any]) -> str:
+    """The business account that an update is about: `PARTNER_…` come from the account of the business that owns it."""
+    return str(value.get("waba_info", {}).get("waba_id") or entry["id"])
 
 
 def _contact(contacts: list[dict[str, Any]], message: Mapping[str, Any]) -> dict[str, Any]:
