@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from cortex_plane.channels.discord import DiscordChannel
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.gitlab import GitLabChannel
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.slack.manifest import EVENTS, SCOPES
 from cortex_plane.channels.telegram.channel import COMMANDS, TelegramChannel
 from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.emulators.slack import BOT_TOKEN, SIGNING_SECRET, SlackEmulator
 from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator
 from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.fixtures.people import World
@@ -28,15 +33,24 @@ def guide(name: str) -> str:
     return (GUIDES / f"{name}.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "channel"), [("telegram", TelegramChannel), ("slack", SlackChannel)])
-def test_a_guide_names_every_value_and_every_command(
-    name: str, channel: type[TelegramChannel] | type[SlackChannel]
-) -> None:
-    text = guide(name)
+CHANNELS: tuple[type[InteractiveChannel], ...] = (
+    TelegramChannel, SlackChannel, DiscordChannel, WhatsAppChannel, GitHubChannel, GitLabChannel,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_guide_names_every_value(channel: type[InteractiveChannel]) -> None:
+    text = guide(channel.channel_type)
     assert [field.name for field in channel.fields if f"`{field.name}`" not in text] == []
-    prefix = "/" if name == "telegram" else "/cortex "
+    assert "cortex connection create " + channel.channel_type in text
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("telegram", "/"), ("slack", "/cortex "), ("discord", "/cortex "), ("whatsapp", "/")]
+)
+def test_a_guide_names_every_command(name: str, prefix: str) -> None:
+    text = guide(name)
     assert [command for command in COMMANDS if f"`{prefix}{command}" not in text] == []
-    assert "cortex connection create " + name in text
 
 
 def test_the_manifest_of_the_guide_has_the_scopes_that_are_needed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -135,6 +136,15 @@ async def test_public_repository_gets_a_link_instead_of_arguments(bench: Bench) 
     assert f"/deny {SHORT} reason" in bench.newest
     assert secretive.url in bench.newest
     assert sent.shown == {"arguments": False}
+
+
+async def test_internal_repository_counts_as_public(bench: Bench) -> None:
+    """Everybody in the enterprise reads it."""
+    bench.emulator.internal.add("acme/shop")
+    await bench.send(card(buttons=buttons()))
+    assert '"version"' not in bench.newest
+    assert "/approve" not in bench.newest
+    assert await bench.read("/cortex what is open?") is None
 
 
 async def test_repository_that_became_public_loses_its_arguments_with_the_next_update(bench: Bench) -> None:
@@ -556,6 +566,27 @@ async def test_webhooks_that_failed_are_asked_for_again_once(bench: Bench) -> No
         await bench.channel.listen(bench.target(), None, deliver)
     assert arrived == ["/approve lost", *(f"/approve {number}" for number in range(120))]
     assert cursors[-1] == str(bench.emulator.attempts[-1].id)
+
+
+async def test_webhooks_are_asked_for_until_they_arrive(bench: Bench) -> None:
+    """An outage may last longer than one round, and what the plane refuses is not asked for again and again."""
+    statuses = iter([502, 400, 502, 400, 0, 204])
+
+    async def post(url: str, headers: dict[str, str], body: bytes) -> int:
+        return next(statuses)
+
+    bench.emulator.post = post
+    for text in ("/approve lost", "/approve refused"):
+        await bench.emulator.say("acme/shop#12", text, ADA)
+    rounds = itertools.count(1)
+
+    async def deliver(items: Sequence[model.InboundItem], cursor: str | None) -> None:
+        if next(rounds) == 6:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await bench.channel.listen(bench.target(), None, deliver)
+    assert [attempt.status for attempt in bench.emulator.attempts] == [502, 400, 502, 400, 0, 204]
 
 
 async def test_deliveries_before_the_cursor_are_left_alone(bench: Bench) -> None:

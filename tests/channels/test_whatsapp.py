@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -99,6 +100,7 @@ class TestSetUp:
             replace(new, secrets={**new.secrets, **identity.secrets}), "https://plane.example/in"
         )
         assert again.secrets["verify_token"] == token
+        assert identity.config == {"business_account": BUSINESS_ID}
 
     async def test_nothing_is_left_once_meta_posts_here(
         self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door
@@ -417,6 +419,16 @@ class TestInbound:
         assert await whatsapp.post(orjson.dumps(body)) == 200
         assert len(door.events()) == ends
 
+    @pytest.mark.parametrize(("days", "items"), [(7, 1), (9, 0)])
+    async def test_an_old_message_is_not_believed(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, days: int, items: int
+    ) -> None:
+        """Whoever has an old webhook could send it again once its id is forgotten."""
+        body = whatsapp.webhook(whatsapp.text("ada", "Hello"))
+        later = datetime.now(UTC) + timedelta(days=days)
+        request = InboundRequest(method="POST", query={}, headers=whatsapp.signed(body), body=body, received_at=later)
+        assert len(channel.receive(at(whatsapp), request).items) == items
+
     async def test_another_number_of_the_app_is_none_of_ours(
         self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door
     ) -> None:
@@ -461,6 +473,24 @@ class TestInbound:
         body = {"object": "whatsapp_business_account", "entry": [{"id": BUSINESS_ID, "time": 1, "changes": [change]}]}
         assert await whatsapp.post(orjson.dumps(body)) == 200
         assert isinstance(door.events()[0], ConnectionRevoked)
+
+    @pytest.mark.parametrize(
+        ("sender", "info", "items"),
+        [
+            (BUSINESS_ID, {}, 1),
+            ("102290129340399", {}, 0),
+            ("506914307656634", {"waba_info": {"waba_id": BUSINESS_ID}}, 1),
+            (BUSINESS_ID, {"waba_info": {"waba_id": "102290129340399"}}, 0),
+        ],
+    )
+    async def test_another_account_of_the_app_does_not_end_the_connection(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, sender: str, info: dict[str, Any], items: int
+    ) -> None:
+        change = {"field": "account_update", "value": {"event": "PARTNER_REMOVED", **info}}
+        content = {"object": "whatsapp_business_account", "entry": [{"id": sender, "time": 1, "changes": [change]}]}
+        body = orjson.dumps(content)
+        request = InboundRequest(method="POST", query={}, headers=whatsapp.signed(body), body=body, received_at=NOW)
+        assert len(channel.receive(at(whatsapp, business_account=BUSINESS_ID), request).items) == items
 
     async def test_a_bad_signature_is_refused(self, whatsapp: WhatsAppEmulator, door: Door) -> None:
         body = whatsapp.webhook(whatsapp.text("ada", "Hello"))

@@ -111,6 +111,8 @@ class GitHubEmulator:
         self.token_life = timedelta(hours=1)
         self.hook: dict[str, str] = {}
         self.attempts: list[Attempt] = []
+        self.internal: set[str] = set()
+        """Repositories that everybody in the enterprise may read. For GitHub they are private, too."""
         self.post: Post | None = None
         """How webhooks reach the plane."""
         self._tokens: dict[str, datetime] = {}
@@ -202,6 +204,10 @@ class GitHubEmulator:
             await self._deliver(webhook, redelivery=False)
         return webhook
 
+    def _repository_object(self, full_name: str) -> dict[str, Any]:
+        repository = objects.repository(full_name, is_private=self.repositories[full_name])
+        return {**repository, "visibility": "internal"} if full_name in self.internal else repository
+
     async def _deliver(self, webhook: Webhook, *, redelivery: bool) -> int:
         status = 0
         if self.post is not None:
@@ -213,7 +219,7 @@ class GitHubEmulator:
         return status
 
     def _webhook_repository(self, full_name: str) -> dict[str, Any]:
-        repository = objects.repository(full_name, is_private=self.repositories[full_name])
+        repository = self._repository_object(full_name)
         return {name: value for name, value in repository.items() if name not in objects.NOT_IN_WEBHOOKS}
 
     # The API ---------------------------------------------------------------------------------------------------------
@@ -303,7 +309,7 @@ class GitHubEmulator:
     async def _repository(self, request: Request) -> Response:
         self._author(request)
         full_name = self._full_name(request)
-        return JSONResponse(objects.repository(full_name, is_private=self.repositories[full_name]))
+        return JSONResponse(self._repository_object(full_name))
 
     async def _comment(self, request: Request) -> Response:
         author, full_name = self._author(request), self._full_name(request)

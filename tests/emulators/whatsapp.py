@@ -248,6 +248,10 @@ class WhatsAppEmulator:
             "id": PHONE_NUMBER_ID, "verified_name": "Cortex", "display_phone_number": "+1 555-078-3881",
             "quality_rating": "GREEN", "code_verification_status": "VERIFIED", "platform_type": "CLOUD_API",
             "webhook_configuration": configuration,
+            "health_status": {"can_send_message": "AVAILABLE", "entities": [
+                {"entity_type": "PHONE_NUMBER", "id": PHONE_NUMBER_ID, "can_send_message": "AVAILABLE"},
+                {"entity_type": "WABA", "id": BUSINESS_ID, "can_send_message": "AVAILABLE"},
+            ]},
         }  # fmt: skip
 
     async def _send(self, request: Request) -> dict[str, Any]:

@@ -19,8 +19,6 @@ import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-LONGEST_BODY = 4 * 1024 * 1024
-
 
 class EmulatorFault(StrEnum):
     """What an emulator does to the next requests that it would have taken."""

@@ -68,6 +68,8 @@ class GitHubChannel:
     def __init__(self, client: VendorClient, *, redelivery_seconds: float = REDELIVERY_SECONDS) -> None:
         self._api, self._parts = GitHubApi(client), ReplyParts()
         self._redelivery_seconds = redelivery_seconds
+        self._failing_since: dict[str, datetime] = {}
+        """Of webhooks that did not arrive: when GitHub first tried."""
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
         """Always: a comment is edited in place, which disturbs nobody."""
@@ -92,8 +94,7 @@ class GitHubChannel:
             raise Undeliverable(
                 f"There is no repository {repository}, or this connection may not read it.", address=True
             )
-        # Whatever is not surely private counts as public.
-        is_private = expect(answer, 200).get("private") is True
+        is_private = webhook_events.is_private(expect(answer, 200))
         text = comments.card_comment(outgoing, card, STYLE, shows_arguments=is_private)
         ref = await self._edit(outgoing, repository, text) if outgoing.earlier else None
         if ref is None:
@@ -206,7 +207,7 @@ class GitHubChannel:
         return None
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
-        """GitHub sends a webhook once. An App finds those that failed, and asks for each again, once."""
+        """GitHub sends a webhook once. An App finds those that failed, and asks for each again until it arrives or is refused."""
         while True:
             cursor = await self._redeliver(target, cursor)
             await deliver((), cursor)
@@ -217,11 +218,22 @@ class GitHubChannel:
         newest, now = int(cursor or 0), datetime.now(UTC)
         deliveries = await self._deliveries(target, newest)
         arrived = {entry["guid"] for entry in deliveries if 200 <= entry["status_code"] < 300}
+        last_tries: dict[str, dict[str, Any]] = {}
         for entry in sorted(deliveries, key=lambda entry: int(entry["id"])):
-            is_young = now - datetime.fromisoformat(entry["delivered_at"]) < REDELIVERY_PATIENCE
-            if int(entry["id"]) > newest and is_young and not entry["redelivery"] and entry["guid"] not in arrived:
+            last_tries[entry["guid"]] = entry
+            self._failing_since.setdefault(entry["guid"], datetime.fromisoformat(entry["delivered_at"]))
+        for guid, entry in last_tries.items():
+            is_refused = entry["redelivery"] and 400 <= entry["status_code"] < 500
+            is_due = int(entry["id"]) > newest and now - self._failing_since[guid] < REDELIVERY_PATIENCE
+            if is_due and not is_refused and guid not in arrived:
                 path = f"/app/hook/deliveries/{int(entry['id'])}/attempts"
-                expect(await self._api.as_app(target, "POST", path), 202)
+                answer = await self._api.as_app(target, "POST", path)
+                if answer.status not in (404, 422):  # GitHub has forgotten it
+                    expect(answer, 202)
+        self._failing_since = {
+            guid: since for guid, since in self._failing_since.items()
+            if guid not in arrived and now - since < 2 * REDELIVERY_PATIENCE
+        }  # fmt: skip
         return str(max((int(entry["id"]) for entry in deliveries), default=newest))
 
     async def _deliveries(self, target: Target, newest: int) -> list[dict[str, Any]]:

@@ -52,6 +52,11 @@ def read_webhook(request: channels.InboundRequest, installation_id: str | None) 
     return ()
 
 
+def is_private(repository: Mapping[str, Any]) -> bool:
+    """Whatever is not surely private counts as public. GitHub calls a repository private, too, that all of an enterprise reads."""
+    return repository.get("private") is True and repository.get("visibility", "private") == "private"
+
+
 def _comment_items(payload: Mapping[str, Any], now: datetime) -> tuple[channels.InboundItem, ...]:
     comment, sender, repository = payload["comment"], payload["sender"], payload["repository"]
     text = str(comment["body"])
@@ -61,7 +66,7 @@ def _comment_items(payload: Mapping[str, Any], now: datetime) -> tuple[channels.
         "sender_id": int(sender["id"]),
         "sender": str(sender["login"]),
         "place": f"{repository['full_name']}#{int(payload['issue']['number'])}",
-        "is_public": not repository["private"],
+        "is_public": not is_private(repository),
     }
     is_own = int(comment["user"]["id"]) == item["sender_id"] and sender["type"] == comment["user"]["type"] == "User"
     is_young = now - datetime.fromisoformat(str(comment["created_at"])) <= OLDEST_COMMENT

@@ -50,7 +50,7 @@ class GraphApi:
         self._client = client
 
     async def get_number(self, target: Target) -> dict[str, Any]:
-        fields = "id,display_phone_number,verified_name,webhook_configuration"
+        fields = "id,display_phone_number,verified_name,webhook_configuration,health_status"
         answer = await self._call(target, "GET", "", query=f"fields={fields}&")
         return answer if isinstance(answer, dict) else {}
 

@@ -117,10 +117,11 @@ class WhatsAppChannel:
         if id != str(target.config.get("phone_number_id")) or not isinstance(display, str):
             raise InvalidInput("The server at this address does not answer as WhatsApp does.", field="config.api_url")
         verify_token = target.secrets.get("verify_token") or secrets.token_urlsafe(24)
-        name = number.get("verified_name")
+        name, business = number.get("verified_name"), _business_account(number)
         return ConnectionIdentity(
             account=f"{display} ({name})" if name else display,
             external_id=id,
+            config={} if business is None else {"business_account": business},
             secrets={"verify_token": verify_token},
             to_do=_to_do(number, inbound_url, verify_token),
         )
@@ -234,6 +235,13 @@ def _wrong_field(error: GraphRefusal) -> InvalidInput:
         f"WhatsApp does not know this number, or the token may not see it. {error.message}",
         field="config.phone_number_id",
     )
+
+
+def _business_account(number: Mapping[str, Any]) -> str | None:
+    """The business account that the number belongs to. An app may serve several."""
+    health = number.get("health_status")
+    entities = health.get("entities", ()) if isinstance(health, Mapping) else ()
+    return next((str(entity["id"]) for entity in entities if entity.get("entity_type") == "WABA"), None)
 
 
 def _to_do(number: Mapping[str, Any], inbound_url: str | None, verify_token: str) -> tuple[str, ...]:

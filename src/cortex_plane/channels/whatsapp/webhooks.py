@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
@@ -28,6 +29,8 @@ from cortex_plane.notify.model.notifications import Target
 
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MAX_ID = 200
+OLDEST_MESSAGE = timedelta(days=8)
+"""Meta sends a webhook again for seven days. A signature has no time in it, so older messages are not believed."""
 _FILES: Final = ("image", "document", "audio", "video", "sticker", "location", "contacts")
 _ENDS: Final = {
     "PARTNER_REMOVED": "The business account was taken away from the app.",
@@ -48,7 +51,8 @@ def receive(target: Target, request: InboundRequest) -> ReceivedRequest:
     try:
         payload = orjson.loads(request.body)
         number = str(target.config.get("phone_number_id", ""))
-        return ReceivedRequest(items=tuple(_items(payload, number)))
+        business = str(target.config.get("business_account", ""))
+        return ReceivedRequest(items=tuple(_items(payload, number, business, request.received_at)))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no webhook of WhatsApp.") from None
 
@@ -69,12 +73,12 @@ def _forged() -> Unauthenticated:
     return Unauthenticated("The signature or the verify token of this request is not that of the connection.")
 
 
-def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
+def _items(payload: Mapping[str, Any], number: str, business: str, now: datetime) -> Iterator[InboundItem]:
     """One webhook carries several entries, each several changes, each several messages and statuses. An app may serve more numbers."""
     for entry in payload["entry"]:
         for change in entry["changes"]:
             value = change["value"]
-            if change["field"] == "account_update" and _is_end(value):
+            if change["field"] == "account_update" and _is_end(value) and business in ("", _account_of(entry, value)):
                 event = str(value["event"])
                 yield InboundItem(
                     event_id=f"{event}:{entry['id']}:{entry.get('time', '')}"[:_MAX_ID], payload={"end": event}
@@ -83,6 +87,8 @@ def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
                 continue
             contacts = value.get("contacts", [])
             for message in value.get("messages", ()):
+                if now.timestamp() - int(message["timestamp"]) > OLDEST_MESSAGE.total_seconds():
+                    continue
                 contact = _contact(contacts, message)
                 yield InboundItem(
                     event_id=str(message["id"])[:_MAX_ID], payload={"message": message, "contact": contact}
@@ -100,6 +106,11 @@ def _is_end(value: Mapping[str, Any]) -> bool:
     if value.get("event") == "DISABLED_UPDATE":
         return bool(value.get("ban_info", {}).get("waba_ban_state") == "DISABLE")
     return value.get("event") in _ENDS
+
+
+def _account_of(entry: Mapping[str, Any], value: Mapping[str, Any]) -> str:
+    """The business account that an update is about: `PARTNER_…` come from the account of the business that owns it."""
+    return str(value.get("waba_info", {}).get("waba_id") or entry["id"])
 
 
 def _contact(contacts: list[dict[str, Any]], message: Mapping[str, Any]) -> dict[str, Any]:
