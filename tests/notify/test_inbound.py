@@ -330,6 +330,8 @@ async def test_message_that_did_not_arrive_is_a_dead_letter(
     await plane.take(stage.signed(report))
     delivery = await delivery_of(strict, approval)
     assert (delivery.status, delivery.last_error) == (DeliveryStatus.DEAD, "The number is not on the network.")
+    events = (await approvals.get_approval(strict.db, strict.admin.actor, approval.id)).events
+    assert "undeliverable" in [event.event_type for event in events], "whoever looks at the request sees it"
 
 
 # Decisions.

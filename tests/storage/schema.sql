@@ -4214,8 +4214,10 @@ begin
         continue;
       end if;
       if p_sent[i] and kept.failing then
-        update channel_connection c set failing_since = null, failures = 0, paused_until = null, pause_reason = null,
-          last_outbound_at = at
+        -- A pause that somebody got meanwhile holds for what was on its way already, too.
+        update channel_connection c set failing_since = null, failures = 0, last_outbound_at = at,
+          paused_until = case when c.paused_until > at then c.paused_until end,
+          pause_reason = case when c.paused_until > at then c.pause_reason end
         where c.org_id = p_org and c.id = kept.connection_id;
       end if;
     else

@@ -66,13 +66,18 @@ async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world:
     """An event whose answer did not arrive is handled once more."""
     code = await links.issue_link_code(world.db, world.admin.actor)
     draft = ClaimDraft(code=code.code, external_user_id="4711", display_name="@ada")
-    first, again = [
-        await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)
-    ]
+    first, again = [await links.claim_link(world.db, world.service.actor, world.connection.id, draft) for _ in range(2)]
     assert first.id == again.id
+    other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
     with pytest.raises(InvalidInput):
-        other = ClaimDraft(code=code.code, external_user_id="666", display_name="@mallory")
         await links.claim_link(world.db, world.service.actor, world.connection.id, other)
+
+
+async def test_codes_are_sent_only_where_nobody_else_reads_them(world: World) -> None:
+    async with vendor_stage() as private, vendor_stage("github") as public:
+        connection_id = await private.connect_id(world)
+        await public.connect(world)
+    assert [each.id for each in await links.list_linkable(world.db, world.admin.actor)] == [connection_id]
 
 
 async def test_a_refused_claim_links_nothing(http: httpx.AsyncClient, world: World) -> None:

@@ -61,8 +61,8 @@ async def read_chat(db: Database, event: StoredEvent, message: ChatMessage) -> C
         if row is None:
             raise AssertionError("an upsert returns its row")
         person = await person_of(tx, event, message)
-        ref = row["agent_id"] or event.agent_id or event.target.config.get("agent")
-        agent = await agents_store.get_agent(tx, str(ref)) if ref else None
+        agent_id = row["agent_id"] or event.agent_id
+        agent = await agents_store.get_agent(tx, str(agent_id)) if agent_id else None
     return ChatContext(event=event, message=message, chat_id=row["id"], person=person, agent=agent)
 
 
