@@ -392,7 +392,7 @@ async def test_button_of_another_connection_is_none(
     assert "belongs to no request" in (await stage.answers("bea"))[-1]
 
 
-async def test_high_risk_is_denied_but_not_approved_by_a_press(
+async def test_high_risk_is_denied_but_not_approved_or_answered_by_a_press(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     plane, _ = await talking(strict, admin, stage)
@@ -401,11 +401,12 @@ async def test_high_risk_is_denied_but_not_approved_by_a_press(
     _, (approval,) = await waiting(strict, Deploying(), call("deploy", plan={"to": "production"}))
     await plane.send()
     message = (await stage.messages())[-1]
-    assert "Approve" not in message.buttons
-    data = message.buttons["Deny"].replace("c1:d:", "c1:a:")
-    await plane.take(await stage.press_data("bea", message, data))
-    assert "high risk" in (await stage.answers("bea"))[-1]
-    assert (await shown(strict, approval.id)).status is ApprovalStatus.PENDING
+    assert set(message.buttons) == {"Deny"}
+    for action in ("c1:a:", "c1:r:"):
+        data = message.buttons["Deny"].replace("c1:d:", action)
+        await plane.take(await stage.press_data("bea", message, data))
+        assert "high risk" in (await stage.answers("bea"))[-1]
+        assert (await shown(strict, approval.id)).status is ApprovalStatus.PENDING
     await plane.take(await stage.press("bea", message, "Deny"))
     await plane.take(await stage.words("bea", "no"))
     assert (await shown(strict, approval.id)).status is ApprovalStatus.DENIED

@@ -124,6 +124,7 @@ async def _act(db: Database, event: StoredEvent, source: InboundEvent, data: str
     kind = event.channel.channel_type
     try:
         pressed = await _look_up(db, event, source, data)
+        _require_no_login(pressed)
         if _needs_words(event, pressed, note):
             await _ask(db, event, source, pressed)
             return False
@@ -240,11 +241,17 @@ def _outcome(approval: Approval, choice: Choice, is_ours: bool) -> str:
     return {Choice.APPROVED: "Approved.", Choice.DENIED: "Denied.", Choice.RESPONDED: "Your answer was sent."}[choice]
 
 
+def _require_no_login(pressed: _Pressed) -> None:
+    """Raises ``Forbidden`` for what only somebody who is logged in decides. Anybody who may decide may deny it here."""
+    approval = pressed.approval
+    is_open = approval.status is ApprovalStatus.PENDING and pressed.button.version == approval.version
+    if is_open and pressed.choice is not Choice.DENIED and approval.template in ASKS_FOR_LOGIN:
+        raise Forbidden("This request is of high risk: a press is enough to deny it only.", code="login_required")
+
+
 def require_shown_whole(event: StoredEvent, row: Row) -> None:
     """Raises ``Forbidden`` where no message of this channel may carry `Approve` for the request as it is now."""
     approval = parse(Approval, row["approval"])
-    if approval.template in ASKS_FOR_LOGIN:
-        raise Forbidden("This request is of high risk: a press is not enough to approve it.", code="login_required")
     card = cards.card(cards.source_of(row, approval), Occasion.REQUESTED, event.public_url)
     if not cards.may_approve(card, event.channel):
         raise Forbidden("A message of this channel cannot show all that you would approve.", code="not_shown_whole")
