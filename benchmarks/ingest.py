@@ -154,13 +154,14 @@ MASTER_KEY = bytes(32).hex()
 """The same as benchmarks.plane uses."""
 
 
-async def serve(app_url: str) -> tuple[asyncio.subprocess.Process, int]:
+async def serve(app_url: str, **environment: str) -> tuple[asyncio.subprocess.Process, int]:
     """The API as a process of its own, as in production."""
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cortex_plane", "api",
         env=os.environ | {
             "DATABASE_URL": app_url, "CORTEX_PORT": "0", "CORTEX_LOG_LEVEL": "warning", "CORTEX_MASTER_KEY": MASTER_KEY,
             "CORTEX_REQUESTS_PER_SECOND": "0",  # one key sends everything
+            **environment,
         },
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip

@@ -136,7 +136,7 @@ async def bare(port: int, n: int) -> float:
             await line.quit()
 
 
-def _email(port: int) -> Any:
+def mail_channel(port: int) -> Any:
     from cortex_plane.channels.email import EmailChannel
     from cortex_plane.channels.mail_servers import SmtpServer
 
@@ -153,9 +153,7 @@ async def _people(db: Database, connection: asyncpg.Connection, org_id: UUID, n:
     return ids
 
 
-async def _ask(
-    connection: asyncpg.Connection, org_id: UUID, asked: Any, people: list[UUID], first: int, n: int
-) -> None:
+async def ask(connection: asyncpg.Connection, org_id: UUID, asked: Any, people: list[UUID], first: int, n: int) -> None:
     ids = await connection.fetchval(_ASK, asked.id, people, first, first + n - 1)
     await connection.execute(_TELL, org_id, ids)
 
@@ -165,10 +163,10 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
     ours: list[float] = []
     theirs: list[float] = []
     async with waiting(url) as (made, asked, connection):
-        channel = _email(port)
+        channel = mail_channel(port)
         people = await _people(made.db, connection, made.actor.org_id, LINES)
         for number in range(rounds + 1):
-            await _ask(connection, made.actor.org_id, asked, people, 1 + number * mails, mails)
+            await ask(connection, made.actor.org_id, asked, people, 1 + number * mails, mails)
             timed = Timed(channel)
             timed.target = mails
             started = time.perf_counter()
@@ -184,10 +182,10 @@ async def throughput(url: str, port: int, rounds: int, mails: int) -> tuple[floa
 async def burst(url: str, port: int, backlog: int, times: int) -> tuple[float, bool]:
     """How long another org's message takes beside a burst to one person (p95), and whether the burst is in order."""
     async with waiting(url) as (made, asked, connection):
-        channel = _email(port)
+        channel = mail_channel(port)
         timed = Timed(channel)
         (person,) = await _people(made.db, connection, made.actor.org_id, 1)
-        await _ask(connection, made.actor.org_id, asked, [person], 1, backlog)
+        await ask(connection, made.actor.org_id, asked, [person], 1, backlog)
         other, first = await _waiting_elsewhere(made)
         people = await _people(made.db, connection, other, 1)
         ids = await connection.fetchval(_ASK, first, people, 1, times)

@@ -34,6 +34,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "approvals": {"resumes": 5, "peer_resumes": 2, "decisions": 20, "few": 100, "many": 1_000, "each": 5},
         "credentials": {"rounds": 1, "each": 3},
         "outbox": {"rounds": 1, "mails": 20, "backlog": 500},
+        "channels": {"presses": 5, "messages": 5, "recipients": 20, "backlog": 60, "times": 3},
         "audit": {"sizes": (1_000, 2_000)},
         "streams": {"streams": 10},
         "streaming": {"rounds": 1},

@@ -139,8 +139,8 @@ REQUIREMENTS = [
     _R("S4.30", "The metrics of spec 4, §11, for what exists, under its names; no label holds an id but the tenant's."),
     _R("S4.31", "Each process shows what it counted; suspended sessions are counted for every tenant at the scrape."),
     _R("S4.40", "Sessions are paused and resumed, and approvals decided, over gRPC.", missing=True),
-    _R("S4.41", "Approvals are dispatched to Slack and decided there.", missing=True),
-    _R("S4.42", "Approvals are dispatched to the issue of a source code host and decided by a comment there.", missing=True),
+    _R("S4.41", "Approvals are dispatched to Slack and decided there."),
+    _R("S4.42", "Approvals are dispatched to the issue of a source code host and decided by a comment there."),
     # The design
     _R("D.1", "A connection without an org sees nothing; a login that could bypass row-level security is refused."),
     _R("D.2", "Another org's id looks exactly like no id, on every route."),
@@ -684,7 +684,8 @@ REQUIREMENTS = [
        " excluded and why; card and receipt say that self-approval is allowed; what has no id excludes nobody, and the card says so."),
     _R("D.443", "Whoever edits a request is a cause of it: their yes is void, also one given before, and it stays open for the others."),
     _R("D.446", "Where a call is asked for again under other terms, the authors of the policies, atlases and tool confirmations that changed"
-       " since are causes of it."),
+       " since are causes of it, also whoever took a confirmation back. Confirmations are compared by the version that the request names, so"
+       " a change that was under way when it was asked for counts."),
     _R("D.444", "An uncertain call that needed an approval is settled by those who could approve it, in the same number and with answers that"
        " agree, causes excluded; to give it up one of them is enough. Others are settled by admins, operators and approvers."),
     _R("D.445", "After an answer that it did not happen a call is sent again under its approval once, then only with a new grant; how often is"
@@ -694,7 +695,8 @@ REQUIREMENTS = [
     _R("D.358", "`cortex atlas test` plays scenarios without a plane, with a readable report, JSON and exit codes."),
     # People answer more than yes or no
     _R("D.740", "A response to any pending call is its result: nothing is sent, no grant is given, row, receipt, trail and event say so; one"
-       " person who may approve is enough, and their words make them a cause of what follows. Jobs, code agents and guards."),
+       " person who may approve is enough, and their words make them a cause of what follows. Jobs, code agents and guards. Where two jobs wait"
+       " for one request and one of them ended before, the answer is for the other alone."),
     _R("D.741", "`ctx.ask` asks people for words, a choice or a form; policies say whom; a denial is an error that code may catch."),
     _R("D.742", "A model whose agent may ask people is offered `plane.ask_person` and gets the answer as its result, or is told that"
        " nobody answered."),
@@ -851,6 +853,22 @@ REQUIREMENTS = [
     _R("D.804", "The platform's policies are applied as a file with a platform key alone; the trail of every org says so."),
     _R("D.805", "The card of a proposed version shows what it would have changed about the calls of the last week, and what that leaves out."),
     _R("D.806", "The `reason` of a policy, of the org or the platform, is on its requests (API, page, mail, terminal) and in its denials."),
+    _R("D.820", "A conversation goes on in its session on whichever linked channel its person writes; what the agent says goes to where they"
+       " wrote last."),
+    _R("D.821", "What a vendor posts is verified on its raw bytes, stored once and answered before it is handled, in order within a chat; what"
+       " is forged gets 401, what is malformed 400, both are counted, and no log has their content."),
+    _R("D.822", "A press is the decision of whoever pressed, judged as at any other door: a stranger's, an unlinked sender's, one on an older"
+       " version or after the end changes nothing and is answered; whoever set a connection up and a press over it are one human."),
+    _R("D.823", "On a channel Approve stands only where the message shows every argument whole, and for the templates of high risk nowhere."),
+    _R("D.824", "However a request ends, every copy of its card on every channel says so, and no button on them stays live."),
+    _R("D.825", "One process listens to a connection; one that was stopped past its lease is not believed when it goes on."),
+    _R("D.826", "A pause that a vendor asks for is kept by all notifiers, for this connection alone; an hour without the vendor loses nothing"
+       " and floods nobody afterwards."),
+    _R("D.827", "A new connection says who it is at its vendor, or what is wrong; a kind that is not served is refused; one that its vendor"
+       " took away is disabled, and operators are told elsewhere."),
+    _R("D.828", "A code that is typed on a channel makes its sender somebody's once they have confirmed the name shown to them; what a guest"
+       " wrote stays theirs."),
+    _R("D.829", "A shared place that a policy names gets the card and its end."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

@@ -215,7 +215,8 @@ def known_routes() -> set[tuple[str, str]]:
         for path, operations in openapi_document()["paths"].items()
         for method in operations
     }
-    return routes | {("POST", "/v1/webhooks/{}")}  # not in the document: it takes signatures instead of keys
+    # Not in the document: they take signatures instead of keys.
+    return routes | {("POST", "/v1/webhooks/{}"), ("POST", "/v1/connections/{}/inbound")}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -103,6 +103,7 @@ def test_on_a_database_of_its_own_no_demo_is_recommended(folder: Path, urls: Url
     with Plane(folder, CORTEX_PORT="0", CORTEX_MASTER_KEY=MASTER_KEY, **databases) as there:
         there.wait_until_ready()
         assert ("job list" in there.said, "demo" in there.said) == (True, False), there.said
+        assert "channels/try" not in there.said, "emulators are no place for people of a real database"
         assert [agent["slug"] for agent in there.get("/v1/agents")["items"]] == []
         assert there.end(signal.SIGINT) == 0, there.said
 

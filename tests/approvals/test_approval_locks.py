@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from cortex_plane.approvals import store as stored
-from cortex_plane.approvals.model.approvals import ApprovalStatus, RecordResult
+from cortex_plane.approvals.model.approvals import ApprovalStatus, Choice, RecordResult
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.db.database import Transaction
 from cortex_plane.jobs import store as jobs_store
@@ -23,6 +23,7 @@ from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.store import Lane
 from cortex_plane.notify.verbs import outbox
 from cortex_plane.tenancy.model.orgs import Role
+from tests.approvals.test_approval_races import broken_promises
 from tests.channels.behaviour import link
 from tests.channels.postbox import connect
 from tests.fixtures.approvals import Shipping, decide, pending, waiting
@@ -73,6 +74,27 @@ async def test_two_jobs_that_share_a_request_are_cancelled_at_once(strict: World
     assert details.approval.status is ApprovalStatus.CANCELLED
     assert await admin.fetchval("select count(*) from tool_call where status = 'awaiting'") == 0
     assert await whole(strict)
+
+
+@pytest.mark.proves("D.740")
+async def test_an_answer_to_a_shared_request_is_for_the_job_that_still_waits(
+    strict: World, admin: asyncpg.Connection
+) -> None:
+    worker = await make_worker(strict.db)
+    first = await _asks(strict, worker, call())
+    second = await _asks(strict, worker, call(), session=first.given.session_id)
+    await steering.cancel(strict.db, strict.admin.actor, first.given.job_id, Cancellation())
+    (asked,) = await pending(strict)
+    assert (asked.invocations, (await decide(strict, asked, Choice.RESPONDED)).result) == (2, RecordResult.OK)
+    query = "select status, settled_by, result #>> '{}' from tool_call where job_id = $1"
+    assert tuple(await admin.fetchrow(query, first.given.job_id)) == ("rejected", "cancelled", None)
+    assert tuple(await admin.fetchrow(query, second.given.job_id)) == ("answered", "responded", "Go another way.")
+    ends = [(await job_of(strict, held.given.job_id)).status for held in (first, second)]
+    assert ends == [JobStatus.CANCELLED, JobStatus.RUNNING]
+    assert await broken_promises(admin) == []
+    # Whatever else ends a call does not stand in for the answer.
+    await admin.execute("update tool_call set settled_by = 'policy' where job_id = $1", first.given.job_id)
+    assert await broken_promises(admin) == ["an answer that is not the result of each of its calls"]
 
 
 @pytest.mark.proves("D.100")

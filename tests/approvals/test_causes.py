@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,8 +14,11 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from cortex_plane.agents import verbs as agents
+from cortex_plane.agents.model.tools import ConfirmationDraft
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
+from cortex_plane.kernel.fields import Risk
 from cortex_plane.tenancy.model.access import Grantable
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.code.context import Context
@@ -23,7 +27,9 @@ from tests.fixtures.approvals import Shipping, ship
 from tests.fixtures.clock import Clock
 from tests.fixtures.coded import coded, make_coded
 from tests.fixtures.people import Person, World, apply_policies
+from tests.fixtures.tool_confirmations import DIGEST, offered, publish
 from tests.fixtures.visitors import Visitor
+from tests.fixtures.waits import lock_waiters
 from tests.fixtures.workers import make_agent, turn, until, working
 
 FOUR_EYES = """\
@@ -31,6 +37,15 @@ policies:
   - {name: four-eyes, target: ship, effect: requires_approval, template: dev_review, on_deny: continue}
   - {name: refunds, target: refunds.create, effect: requires_approval, template: dev_review}
 """
+CAREFUL = FOUR_EYES.replace(
+    "policies:\n",
+    """\
+policies:
+  - {name: careful, target: refunds.create, when: 'risk == "high"', effect: requires_approval, template: dev_review,
+     approvers: {roles: [admin]}}
+""",
+)
+RISKY = ConfirmationDraft(tool="refunds.create", digest=DIGEST, risk=Risk.HIGH)
 W = JobStatus.WAITING_FOR_APPROVAL
 
 
@@ -310,6 +325,91 @@ async def test_whoever_changes_the_rules_of_a_call_that_is_asked_for_again(
     card = await shown(http, bea, begun["approval_id"])
     assert card["deciders"] == ["Dan"]
     await refused(http, bea, card, "applied version 2 of the policies")
+
+
+async def asked_again(
+    http: httpx.AsyncClient, world: World, by: Person, call: dict[str, Any], clock: Clock
+) -> dict[str, Any]:
+    """The card of a call that nobody began in time, asked for again. The first one had the yes of ``by``."""
+    await decide(http, by, await shown(http, by, call["approval_id"]))
+    await clock.advance(timedelta(days=2))
+    begun = await post(http, world.service, f"/v1/calls/{call['id']}/intent", input_hash=call["input_hash"])
+    assert begun["status"] == "awaiting"
+    return await shown(http, by, begun["approval_id"])
+
+
+@pytest.mark.proves("D.446")
+async def test_whoever_confirms_its_tool_in_the_instant_in_which_it_is_asked_for(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person, admin: asyncpg.Connection
+) -> None:
+    await publish(world.db, offered("refunds.create"))
+    await apply_policies(world.db, world.admin.actor, CAREFUL)
+    clock = await Clock.install(admin, datetime.now(UTC))
+    call = await asked(http, world.service, await opened(http, world.service))
+    await agents.confirm_tool(world.db, bea.actor, RISKY)
+    dan = await world.person(Role.ADMIN, name="Dan")
+    card = await asked_again(http, world, cal, call, clock)
+    assert card["deciders"] == ["Dan"]
+    await refused(http, bea, card, "confirmed its tool")
+    assert (await decide(http, dan, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.446")
+async def test_whoever_was_about_to_confirm_its_tool_when_it_was_asked_for(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person, admin: asyncpg.Connection
+) -> None:
+    """The confirmation is the older one by its time, but it was not there yet: the call was asked for by the terms before it."""
+    await publish(world.db, offered("refunds.create"))
+    await apply_policies(world.db, world.admin.actor, CAREFUL)
+    session = await opened(http, world.service)
+    async with admin.transaction():
+        await admin.execute("select from org_head for update")  # where it is recorded last
+        confirming = asyncio.ensure_future(agents.confirm_tool(world.db, bea.actor, RISKY))
+        async with asyncio.timeout(10):
+            while not await lock_waiters(admin):  # noqa: ASYNC110 -- only the database knows
+                await asyncio.sleep(0.01)
+        call = await asked(http, world.service, session)
+    confirmed = await confirming
+    assert confirmed.created_at < await admin.fetchval("select requested_at from approval_request")
+    clock = await Clock.install(admin, datetime.now(UTC))
+    await world.person(Role.ADMIN, name="Dan")
+    card = await asked_again(http, world, cal, call, clock)
+    assert card["deciders"] == ["Dan"]
+    await refused(http, bea, card, "confirmed its tool")
+
+
+@pytest.mark.proves("D.446")
+async def test_whoever_takes_back_what_was_confirmed_of_its_tool(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person, admin: asyncpg.Connection
+) -> None:
+    await publish(world.db, offered("refunds.create", risk=Risk.HIGH))
+    await apply_policies(world.db, world.admin.actor, CAREFUL)
+    confirmed = await agents.confirm_tool(world.db, world.admin.actor, replace(RISKY, risk=Risk.MEDIUM))
+    clock = await Clock.install(admin, datetime.now(UTC))
+    call = await asked(http, world.service, await opened(http, world.service))
+    await agents.revoke_confirmation(world.db, bea.actor, confirmed.id)
+    dan = await world.person(Role.ADMIN, name="Dan")
+    card = await asked_again(http, world, cal, call, clock)
+    assert card["deciders"] == ["Dan"]
+    await refused(http, bea, card, "took back what was confirmed of its tool")
+    assert (await decide(http, dan, card))["approval"]["status"] == "approved"
+
+
+@pytest.mark.proves("D.446")
+async def test_whoever_confirmed_its_tool_before_it_was_asked_for_shaped_nothing(
+    http: httpx.AsyncClient, world: World, bea: Person, cal: Person, admin: asyncpg.Connection
+) -> None:
+    """Others changed its terms since, and only they are causes."""
+    await publish(world.db, offered("refunds.create"))
+    await apply_policies(world.db, world.admin.actor, CAREFUL)
+    clock = await Clock.install(admin, datetime.now(UTC))
+    await agents.confirm_tool(world.db, bea.actor, RISKY)
+    call = await asked(http, world.service, await opened(http, world.service))
+    dan = await world.person(Role.ADMIN, name="Dan")
+    await apply_policies(world.db, dan.actor, FOUR_EYES)
+    card = await asked_again(http, world, bea, call, clock)
+    await refused(http, dan, card, "applied version 3 of the policies")
+    assert (await decide(http, bea, card))["approval"]["status"] == "approved"
 
 
 @pytest.mark.proves("D.464")

@@ -75,6 +75,10 @@ def test_a_size_of_the_vendor_counts() -> None:
     assert "".join(parts) == "🟠" * 100
 
 
+def test_a_text_of_blanks_has_no_part() -> None:
+    assert chunks(" \n \n", 100) == chunks(" " * 250, 100) == []
+
+
 def test_a_fence_that_is_split_is_closed_and_opened_again() -> None:
     text = "Look:\n```python\n" + "\n".join(f"    line({n})" for n in range(30)) + "\n```\nDone."
     parts = chunks(text, 120)
@@ -99,6 +103,11 @@ def test_markdown_becomes_styled_text() -> None:
     ]
     assert blocks[1].spans[1] == StyledText("this", frozenset({"bold"}))
     assert blocks[1].spans[3] == StyledText("x < 1", frozenset({"code"}))
+
+
+def test_tabs_and_line_ends_of_code_are_not_marked() -> None:
+    (block,) = read_markdown("```go\r\nif ok {\r\n\treturn \u202e\r\n}\r\n```")
+    assert block.text == "if ok {\n    return ⟨U+202E⟩\n}"
 
 
 def test_a_link_shows_where_it_leads() -> None:

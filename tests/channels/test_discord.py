@@ -233,7 +233,40 @@ class TestErrors:
             with pytest.raises(TryAgain) as error:
                 await channel.send(outgoing(at(discord, ada), card(DENY)))
             assert 0 < (error.value.after_seconds or 0) <= 0.75
+            assert error.value.only_chat, "others are not delayed"
         assert sum(path.endswith("/messages") for _, path, _ in discord.requests) == 1
+
+    async def test_a_limit_of_everything_is_of_the_connection(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        body = {"message": "You are being rate limited.", "retry_after": 30, "global": True}
+        discord.fail(VendorFault(status=429, body=body, headers={"X-RateLimit-Scope": "global"}))
+        for name in ("ada", "bea"):
+            with pytest.raises(TryAgain) as error:
+                await channel.send(outgoing(at(discord, discord.user(name)), card(DENY)))
+            assert not error.value.only_chat
+
+    async def test_edits_in_one_channel_share_their_limit(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        ada = discord.user("ada")
+        first, second = [await channel.send(outgoing(at(discord, ada), card(DENY), version=n)) for n in (1, 2)]
+        body = {"message": "You are being rate limited.", "retry_after": 30, "global": False}
+        discord.fail(VendorFault(status=429, body=body))
+        for sent in (first, second):
+            with pytest.raises(TryAgain):
+                await channel.send(outgoing(at(discord, ada), approved(), version=3, earlier=sent.message_ref))
+        assert sum(method == "PATCH" for method, _, _ in discord.requests) == 1
+
+    async def test_a_reply_that_arrived_does_not_fail_for_its_typing_indicator(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        chat = discord.direct_channel(discord.user("ada"))
+        discord.fail(VendorFault(status=403, body={"code": 50013, "message": "Missing Permissions"}), after=1)
+        sent = await channel.send(
+            outgoing(at(discord, chat), ChatReply(agent="shipper", text="I look", is_final=False))
+        )
+        assert sent.message_ref is not None
 
     async def test_it_stops_before_a_limit_that_was_announced(
         self, discord: DiscordEmulator, channel: DiscordChannel

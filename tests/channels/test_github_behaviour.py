@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from uuid import UUID
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -98,3 +99,7 @@ class TestGitHubInteractive(CommentInteractiveSuite):
     @pytest.fixture
     def stage(self, github: GitHubStage) -> CommentStage:
         return CommentStage(github, GitHubLog(github.emulator))
+
+    @pytest.mark.proves("S4.42")
+    async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:
+        await super().test_press_approves(strict, admin, stage)

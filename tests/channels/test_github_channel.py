@@ -205,6 +205,30 @@ async def test_reply_of_an_agent_mentions_nobody_and_links_nowhere(bench: Bench,
     assert not [line for line in bench.newest.split("\n") if line.lstrip().startswith("/") and "  /" not in line]
 
 
+@pytest.mark.parametrize("unit", ["`@ada /close` ", "````\n```\n/close\n@ada\n````\n\n", "\\@ada GH-7 "])
+async def test_long_reply_that_is_split_keeps_its_code_closed(bench: Bench, unit: str) -> None:
+    for shift in range(3):
+        bench.emulator.writes.clear()
+        await bench.send(ChatReply(agent="helper", text="x" * shift + "\n\n" + unit * (150_000 // len(unit))))
+        assert len(bench.emulator.writes) > 2
+        for write in bench.emulator.writes:
+            assert len(write.body) < 65_536
+            outside = outside_of_code(write.body)
+            assert "@ada" not in outside
+            assert "GH-7" not in outside
+            assert not [line for line in write.body.split("\n") if line.startswith("/")]
+
+
+async def test_retry_of_a_long_reply_writes_no_part_twice(bench: Bench) -> None:
+    message = bench.outgoing(ChatReply(agent="helper", text=" ".join(map(str, range(12_000)))))
+    bench.emulator.comment_faults.add(VendorFault(status=429, headers={"retry-after": "1"}), after=1)
+    with pytest.raises(TryAgain):
+        await bench.channel.send(message)
+    await bench.channel.send(message)
+    bodies = [write.body for write in bench.emulator.writes]
+    assert len(bodies) == len(set(bodies)) > 1
+
+
 async def test_long_card_fits_and_offers_no_approval(bench: Bench) -> None:
     long = card(arguments="x" * 200_000, buttons=buttons())
     assert not bench.channel.shows_whole(long)

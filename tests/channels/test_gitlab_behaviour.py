@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from uuid import UUID
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -91,3 +92,7 @@ class TestGitLabInteractive(CommentInteractiveSuite):
     @pytest.fixture
     def stage(self, gitlab_stage: GitLabStage) -> CommentStage:
         return CommentStage(gitlab_stage, GitLabLog(gitlab_stage.emulator))
+
+    @pytest.mark.proves("S4.42")
+    async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:
+        await super().test_press_approves(strict, admin, stage)

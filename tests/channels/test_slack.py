@@ -30,7 +30,7 @@ from cortex_plane.notify.model.channels import (
     InboundReply,
     InboundRequest,
 )
-from cortex_plane.notify.model.notifications import Invitation, Notice, Occasion, Target, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import Invitation, Notice, Occasion, Sent, Target, TryAgain, Undeliverable
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, RESPOND, card_with_buttons, message, reply
 
@@ -215,6 +215,19 @@ async def test_a_long_reply_is_split_and_a_growing_one_is_edited(vendor: SlackEm
     assert len(parts) > 1
     assert " ".join(part.visible for part in parts).split() == text.split()
     assert ended.message_ref == begun.message_ref
+
+
+async def test_a_reply_whose_message_is_gone_is_sent_anew(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    lost = f"{vendor.direct(BEA)}:1.000001"
+    begun = Sent(message_ref=lost, shown={"parts": [[lost, "of other words"]]})
+    ended = await channel.send(message(target(vendor), reply("I looked: 7"), begun))
+    assert [part.visible.strip() for part in vendor.chat(BEA)] == ["I looked: 7"]
+    assert ended.message_ref != begun.message_ref
+
+
+async def test_a_list_may_begin_with_zero(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    await channel.send(message(target(vendor), reply("0. look\n1. leap")))
+    assert all(part.get("offset", 1) > 0 for part in last(vendor).blocks[0]["elements"])
 
 
 async def test_a_reply_stands_in_the_thread_of_the_mention(vendor: SlackEmulator, channel: SlackChannel) -> None:

@@ -20,7 +20,16 @@ from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator, TelegramMes
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
 from cortex_plane.notify.model.channels import ButtonPress, ChatMessage, InboundAnswer, InboundEvent, InboundItem
-from cortex_plane.notify.model.notifications import Alert, Invitation, Notice, Occasion, Target, TryAgain, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Alert,
+    Invitation,
+    Notice,
+    Occasion,
+    Sent,
+    Target,
+    TryAgain,
+    Undeliverable,
+)
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, card_with_buttons, message, posted, reply
 
@@ -94,8 +103,9 @@ async def test_a_card_carries_no_credential(vendor: TelegramEmulator, channel: T
 
 
 async def test_nobody_is_mentioned_outside_of_code(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
-    await channel.send(message(target(vendor), card_with_buttons(agent_says="ask @everyone or ann@corp.example")))
-    assert "ask ＠everyone or ann@corp.example" in last(vendor).text
+    says = "ask @everyone or ann@corp.example, not @@bea"
+    await channel.send(message(target(vendor), card_with_buttons(agent_says=says)))
+    assert "ask ＠everyone or ann@corp.example, not @＠bea" in last(vendor).text
 
 
 @pytest.mark.parametrize("end", ["approved", "denied", "expired", "cancelled"])
@@ -203,12 +213,32 @@ async def test_a_long_reply_is_split(vendor: TelegramEmulator, channel: Telegram
     assert [ref for ref, _ in sent.shown["parts"]] == [f"{BEA}:{part.id}" for part in vendor.chat(BEA)]
 
 
+async def test_a_long_reply_of_hidden_characters_arrives(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
+    await channel.send(message(target(vendor), reply("\u202e" * 3000)))
+    assert sum(part.text.count("U+202E") for part in vendor.chat(BEA)) >= 2990
+
+
 async def test_a_reply_that_grows_is_edited(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
     begun = await channel.send(message(target(vendor), reply("I look", is_final=False)))
     ended = await channel.send(message(target(vendor), reply("I looked: 7"), begun))
     assert [part.text for part in vendor.chat(BEA)] == ["I looked: 7"]
     assert ended.message_ref == begun.message_ref
     assert vendor.actions == [(BEA, "typing")]
+
+
+async def test_a_reply_whose_message_is_gone_is_sent_anew(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
+    begun = Sent(message_ref=f"{BEA}:99999", shown={"parts": [[f"{BEA}:99999", "of other words"]]})
+    ended = await channel.send(message(target(vendor), reply("I looked: 7"), begun))
+    assert [part.text for part in vendor.chat(BEA)] == ["I looked: 7"]
+    assert ended.message_ref == f"{BEA}:{last(vendor).id}"
+
+
+@pytest.mark.parametrize("text", ["```\n```", "[](https://example.com)", "# "])
+async def test_a_reply_that_shows_nothing_is_no_error(
+    vendor: TelegramEmulator, channel: TelegramChannel, text: str
+) -> None:
+    await channel.send(message(target(vendor), reply(text)))
+    assert last(vendor).text
 
 
 async def test_an_agent_that_has_said_nothing_yet_is_typing(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
@@ -255,6 +285,17 @@ async def test_a_fault_of_the_vendor_says_whether_to_try_again(
     with pytest.raises(error) as raised:
         await channel.send(message(target(vendor), card_with_buttons()))
     assert {name: getattr(raised.value, name) for name in values} == values
+
+
+@pytest.mark.parametrize(("chat", "only_chat"), [(GROUP, True), (BEA, False)])
+async def test_the_limit_of_a_group_delays_nobody_else(
+    vendor: TelegramEmulator, channel: TelegramChannel, chat: int, only_chat: bool
+) -> None:
+    vendor.add_group(GROUP, "Deploys")
+    vendor.fail("flood")
+    with pytest.raises(TryAgain) as raised:
+        await channel.send(message(target(vendor, chat), card_with_buttons()))
+    assert raised.value.only_chat == only_chat
 
 
 async def test_somebody_who_never_wrote_to_the_bot_cannot_be_reached(
@@ -433,6 +474,8 @@ async def test_words_are_answered_under_them(vendor: TelegramEmulator, channel: 
         ("/new@another_bot", None),
         ("hello all", None),
         ("@cortex_demo_bot how is it?", "how is it?"),
+        ("@cortex_demo_bot2 how is it?", None),
+        ("write to cortex@cortex_demo_bot", None),
     ],
 )
 async def test_in_a_group_only_what_names_the_bot_is_for_it(

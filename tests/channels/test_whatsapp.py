@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.channels.whatsapp import WhatsAppChannel
+from cortex_plane.channels.whatsapp import WhatsAppChannel, cards
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
 from cortex_plane.notify.model.channels import (
@@ -26,7 +28,7 @@ from cortex_plane.notify.model.channels import (
 )
 from cortex_plane.notify.model.notifications import ChatReply, Occasion, Target, TryAgain, Undeliverable
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel, MoreChannel
-from tests.channels.door import NOW, URL, Door, approved, card, open_door, outgoing, target
+from tests.channels.door import NOTIFICATION, NOW, URL, Door, approved, card, open_door, outgoing, target
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
     ACCESS_TOKEN,
@@ -221,6 +223,15 @@ class TestCards:
         assert message["recipient"] == bea.user_id
         assert "to" not in message
 
+    def test_a_long_card_that_asks_again_has_its_whole_link(self) -> None:
+        for length in range(400, 700):
+            asked = card(APPROVE, DENY, occasion=Occasion.ESCALATED, arguments="x" * length)
+            message = cards.card_message(asked, NOTIFICATION, NOW, is_first=False)
+            text = message["interactive"]["body"]["text"]
+            assert text.startswith("*Escalated further")
+            assert text.endswith(f"\n{URL}")
+            assert len(text) <= cards.MAX_BODY
+
 
 class TestWindow:
     async def test_after_a_day_a_template_is_sent(self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel) -> None:
@@ -284,6 +295,19 @@ class TestErrors:
         with pytest.raises(TryAgain) as error:
             await channel.send(outgoing(to_ada(whatsapp), card(DENY)))
         assert error.value.after_seconds == seconds
+        assert error.value.only_chat == (code == 131056)
+
+    async def test_a_retry_of_a_long_reply_sends_no_part_twice(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel
+    ) -> None:
+        message = outgoing(to_ada(whatsapp), ChatReply(agent="shipper", text="one " * 1500 + "end"))
+        whatsapp.fail(VendorFault(status=400, body=graph_error(131056, "Pair rate limit hit")), after=1)
+        with pytest.raises(TryAgain):
+            await channel.send(message)
+        await channel.send(message)
+        first, last = (text_of(part) for part in shown_to(whatsapp))
+        assert not first.endswith("end")
+        assert last.endswith("end")
 
     async def test_trouble_at_meta_is_tried_again(self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel) -> None:
         for fault in (
@@ -357,6 +381,41 @@ class TestInbound:
             assert await whatsapp.post(whatsapp.webhook(*events)) == 200
         texts = [(event.sender.name, event.text) for event in door.events() if isinstance(event, ChatMessage)]
         assert texts == [("Ada", "one"), ("Bea", "two"), ("Ada", "three")]
+
+    async def test_each_sender_has_their_own_name_where_meta_gives_no_user_ids(
+        self, whatsapp: WhatsAppEmulator, door: Door
+    ) -> None:
+        """One change may have the messages of several people."""
+        body = orjson.loads(whatsapp.webhook(whatsapp.text("ada", "one"), whatsapp.text("bea", "two")))
+        first, second = (change["value"] for change in body["entry"][0]["changes"])
+        for name in ("contacts", "messages"):
+            first[name] += second[name]
+        body["entry"][0]["changes"].pop()
+        for contact, message in zip(first["contacts"], first["messages"], strict=True):
+            del contact["user_id"], message["from_user_id"]
+        assert await whatsapp.post(orjson.dumps(body)) == 200
+        names = [event.sender.name for event in door.events() if isinstance(event, ChatMessage)]
+        assert names == ["Ada", "Bea"]
+
+    async def test_without_an_app_secret_nothing_is_believed(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel
+    ) -> None:
+        body = whatsapp.webhook(whatsapp.text("ada", "Hello"))
+        signature = hmac.new(b"", body, hashlib.sha256).hexdigest()
+        headers = {"x-hub-signature-256": f"sha256={signature}"}
+        request = InboundRequest(method="POST", query={}, headers=headers, body=body, received_at=NOW)
+        with pytest.raises(Unauthenticated):
+            channel.receive(replace(at(whatsapp), secrets={}), request)
+
+    @pytest.mark.parametrize(("state", "ends"), [("DISABLE", 1), ("SCHEDULE_FOR_DISABLE", 0), ("REINSTATE", 0)])
+    async def test_only_an_account_that_is_disabled_ends_the_connection(
+        self, whatsapp: WhatsAppEmulator, door: Door, state: str, ends: int
+    ) -> None:
+        value = {"event": "DISABLED_UPDATE", "ban_info": {"waba_ban_state": state}}
+        change = {"field": "account_update", "value": value}
+        body = {"object": "whatsapp_business_account", "entry": [{"id": BUSINESS_ID, "time": 1, "changes": [change]}]}
+        assert await whatsapp.post(orjson.dumps(body)) == 200
+        assert len(door.events()) == ends
 
     async def test_another_number_of_the_app_is_none_of_ours(
         self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door

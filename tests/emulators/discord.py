@@ -81,8 +81,8 @@ class Interaction:
 class DiscordEmulator:
     """One application with its bot, and the people that it can reach."""
 
-    def __init__(self) -> None:
-        self._ids = itertools.count(1)
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._ids, self._now = itertools.count(1), now
         self.key = Ed25519PrivateKey.generate()
         self.application_id, self.bot_id, self.guild_id = self.new_id(), self.new_id(), self.new_id()
         self.token = BOT_TOKEN
@@ -148,8 +148,8 @@ class DiscordEmulator:
     def delete(self, message: dict[str, Any]) -> None:
         del self.messages[message["id"]]
 
-    def fail(self, fault: VendorFault, times: int = 1) -> None:
-        self.faults.add(fault, times)
+    def fail(self, fault: VendorFault, times: int = 1, after: int = 0) -> None:
+        self.faults.add(fault, times, after)
 
     async def press(self, user: str, message: dict[str, Any], label: str) -> Interaction:
         (button,) = [button for button in live_buttons(message) if button["label"] == label]
@@ -276,7 +276,7 @@ class DiscordEmulator:
 
     def signed(self, body: bytes, *, key: Ed25519PrivateKey | None = None, at: float | None = None) -> dict[str, str]:
         """The headers of a request."""
-        timestamp = str(int(time.time() if at is None else at))
+        timestamp = str(int(self._now() if at is None else at))
         return {
             "content-type": "application/json", "user-agent": "Discord-Interactions/1.0 (+https://discord.com)",
             "x-signature-ed25519": (key or self.key).sign(timestamp.encode() + body).hex(),
@@ -336,7 +336,7 @@ class DiscordEmulator:
                 body = {"message": "You are being rate limited.", "retry_after": wait, "global": False}
                 check_published("discord", "RateLimit", body)
                 return JSONResponse(body, 429, {**self._limits(request), "Retry-After": str(int(wait) + 1)})
-            if request.method != "GET" and "/messages" in request.url.path:
+            if request.method != "GET" and ("/messages" in request.url.path or request.url.path.endswith("/typing")):
                 return await self.faults.around(lambda: self._act(act, request))
             return await self._act(act, request)
 

@@ -1,12 +1,11 @@
 """What the emulators of Telegram and Slack take and send is of the types that the vendors' communities publish for TypeScript.
 
-The types are no part of the repository: `make vendortypes` fetches them and runs these tests.
+The types are no part of the repository: `make types` fetches them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +26,11 @@ from cortex_plane.notify.model.channels import InboundAnswer
 from cortex_plane.notify.model.notifications import Occasion, Target, Undeliverable
 from tests.fixtures.vendor_messages import DENY, NOW, card_with_buttons, message, reply
 
-MODULES = os.environ.get("CORTEX_VENDOR_TYPES", "")
-pytestmark = pytest.mark.skipif(not MODULES, reason="the vendors' types are not here; run `make vendortypes`")
+MODULES = str(Path(__file__).parents[2] / ".venv" / "types" / "node_modules")
+pytestmark = pytest.mark.skipif(
+    not Path(MODULES, "typescript").exists(),
+    reason="the vendors' types are not here: `make types` fetches them with npm",
+)
 
 UNDEFINED = "@undefined"
 MARKDOWN = "# A\n\n**b** *c* ~~d~~ `e` [f](https://example.com)\n\n- g\n  1. h\n\n> i\n\n```\nj\n```"

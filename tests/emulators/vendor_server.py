@@ -47,13 +47,14 @@ class VendorFaults:
     """Faults of the next requests, in order."""
 
     def __init__(self) -> None:
-        self._faults: deque[VendorFault] = deque()
+        self._faults: deque[VendorFault | None] = deque()
 
-    def add(self, fault: VendorFault, times: int = 1) -> None:
-        """Of the next requests; of none where ``times`` is 0, also of those that were meant to fail before."""
+    def add(self, fault: VendorFault, times: int = 1, after: int = 0) -> None:
+        """Of the next requests, after so many that succeed; of none where ``times`` is 0, also of those that were meant to fail
+        before."""
         if times == 0:
             self._faults.clear()
-        self._faults.extend([fault] * times)
+        self._faults.extend([None] * after + [fault] * times)
 
     def clear(self) -> None:
         self._faults.clear()
@@ -62,6 +63,8 @@ class VendorFaults:
         if not self._faults:
             return await act()
         fault = self._faults.popleft()
+        if fault is None:
+            return await act()
         if fault.is_late:
             await act()
         if fault.hangs:

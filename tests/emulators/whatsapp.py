@@ -110,8 +110,8 @@ class WhatsAppEmulator:
             if message.get("to", message.get("recipient")) in (person.wa_id, person.user_id)
         ]
 
-    def fail(self, fault: VendorFault, times: int = 1) -> None:
-        self.faults.add(fault, times)
+    def fail(self, fault: VendorFault, times: int = 1, after: int = 0) -> None:
+        self.faults.add(fault, times, after)
 
     async def subscribe(self, url: str, verify_token: str) -> int:
         """What Meta does when a person enters an address: the status of the check."""

@@ -102,6 +102,7 @@ async def test_vendor_gets_its_own_answer(
     assert (echo.status_code, echo.text) == (200, "prove it")
 
 
+@pytest.mark.proves("D.821")
 async def test_bad_requests_of_vendors_are_told_apart(
     world: World, admin: asyncpg.Connection, stage: PlainStage, http: httpx.AsyncClient
 ) -> None:
@@ -120,6 +121,7 @@ async def test_bad_requests_of_vendors_are_told_apart(
     assert await statuses(admin) == []
 
 
+@pytest.mark.proves("D.821")
 async def test_unknown_connections_are_answered_as_bad_signatures(
     world: World, admin: asyncpg.Connection, stage: PlainStage, http: httpx.AsyncClient
 ) -> None:
@@ -276,6 +278,7 @@ async def test_running_inbox_handles_at_once_what_its_process_stored(
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.proves("D.821")
 async def test_two_inboxes_handle_every_event_once_and_in_order(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -337,6 +340,7 @@ async def test_message_that_did_not_arrive_is_a_dead_letter(
 # Decisions.
 
 
+@pytest.mark.proves("D.822")
 async def test_whoever_set_the_connection_up_and_a_press_through_it_are_one_human(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -355,6 +359,7 @@ async def test_whoever_set_the_connection_up_and_a_press_through_it_are_one_huma
     assert strict.admin.member_id in next(v for v in details.votes if v.member == "Bea").behind
 
 
+@pytest.mark.proves("D.822")
 async def test_sender_who_was_unlinked_decides_nothing(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -380,6 +385,7 @@ async def test_mapping_made_by_hand_decides_nothing(
     assert "do not know who you are" in (await stage.answers("eve"))[-1]
 
 
+@pytest.mark.proves("D.822")
 async def test_button_of_another_connection_is_none(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -392,6 +398,7 @@ async def test_button_of_another_connection_is_none(
     assert "belongs to no request" in (await stage.answers("bea"))[-1]
 
 
+@pytest.mark.proves("D.823")
 async def test_high_risk_is_denied_but_not_approved_or_answered_by_a_press(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -442,6 +449,7 @@ async def test_answer_that_fits_no_choice_is_asked_for_again(
 # Conversations.
 
 
+@pytest.mark.proves("D.820")
 async def test_reply_goes_to_where_its_person_wrote_last(
     world: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -550,6 +558,7 @@ async def heard(admin: asyncpg.Connection, count: int) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.proves("D.825")
 async def test_one_process_listens_to_a_connection(
     world: World, db: Database, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
@@ -572,6 +581,7 @@ async def test_one_process_listens_to_a_connection(
     await second.leave()
 
 
+@pytest.mark.proves("D.825")
 async def test_listener_that_was_stopped_past_its_lease_is_not_believed(
     world: World, db: Database, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:

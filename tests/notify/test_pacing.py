@@ -58,6 +58,7 @@ async def shown(world: World, stage: VendorStage, id: UUID) -> Connection:
     return await connections.get_connection(world.db, world.admin.actor, id, channels=stage.served)
 
 
+@pytest.mark.proves("D.826")
 async def test_a_vendor_that_asks_for_a_pause_gets_one_from_everybody(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_storm_of_429_costs_one_request_for_each_pause(
     assert len([got for got in stage.vendor.got if got.target == "/send"]) == 18
 
 
+@pytest.mark.proves("D.826")
 @pytest.mark.parametrize("status", [500, 503])
 async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
     strict: World, admin: asyncpg.Connection, stage: VendorStage, status: int
@@ -148,6 +150,7 @@ async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
     assert (health.state, health.failing_since) == (ConnectionState.OK, None)
 
 
+@pytest.mark.proves("D.826")
 async def test_another_connection_and_another_channel_go_on(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
@@ -166,6 +169,7 @@ async def test_another_connection_and_another_channel_go_on(
     assert sorted(each.target.address for each in box.received) == ["mail0", "mail1", "mail2"]
 
 
+@pytest.mark.proves("D.827")
 async def test_what_the_vendor_took_away_is_disabled_and_operators_are_told_elsewhere(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:

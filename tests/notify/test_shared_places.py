@@ -61,6 +61,7 @@ def cards(box: Postbox) -> list[Card]:
     return [message.content for message in box.received if isinstance(message.content, Card)]
 
 
+@pytest.mark.proves("D.829")
 async def test_place_gets_the_card_besides_the_approvers(strict: World, admin: asyncpg.Connection) -> None:
     mail, chat = await connect(strict), await connect(strict, "slack", "team chat")
     ann = await strict.person(Role.APPROVER, name="Ann")
@@ -89,6 +90,7 @@ async def test_place_instead_of_the_approvers_addresses(strict: World, admin: as
     assert [(d.channel_type, d.address) for d in await deliveries_of(strict, id)] == [("slack", "#deploys")]
 
 
+@pytest.mark.proves("D.829", "D.824")
 @pytest.mark.parametrize("end", ["denied", "expired"])
 async def test_place_follows_the_request_to_its_end(strict: World, admin: asyncpg.Connection, end: str) -> None:
     await connect(strict, "slack", "team chat")

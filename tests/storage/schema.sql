@@ -934,6 +934,7 @@ CREATE FUNCTION public.begin_channel_event(p_org uuid, p_seq bigint, p_claim uui
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
   return query
     update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
     from channel_connection c
@@ -998,8 +999,10 @@ begin
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
-      select m.author_id union all select m.key_id
-      -- A message of a channel: whoever set its connection up could have made it.
+      select m.author_id
+      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      union all select m.key_id where not exists (
+        select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
       union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
@@ -1294,6 +1297,8 @@ begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
   end if;
+  -- What a crash of the database forgets of it is taken again.
+  perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
     select e.org_id into next_org from channel_event e
     where e.status = 'pending' and e.org_id > at_org order by e.org_id limit 1;
@@ -1540,17 +1545,16 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      if cardinality(paused) = 0 then
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
-        order by n.lane, n.next_attempt_at limit 1;
-      else
-        -- Rows are compared as a whole for the index of lanes, as below.
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
-          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
-        order by n.lane, n.next_attempt_at limit 1;
-      end if;
+      -- Channel by channel: a burst to one of the others is not walked through. Rows are compared as a whole, and the planner is kept from
+      -- guessing how many are paused, so that only their index can answer.
+      select f.lane, f.next_attempt_at as earliest into next_lane from unnest(p_channels) k (channel)
+      cross join lateral (
+        select n.org_id, n.channel_type, n.lane, n.next_attempt_at from notification n
+        where (n.org_id, n.channel_type, n.lane) > (at_org, k.channel, at_lane) and n.next_attempt_at is not null
+          and case when n.connection_id = any (paused) then false else true end
+        order by n.org_id, n.channel_type, n.lane, n.next_attempt_at limit 1) f
+      where f.org_id = at_org and f.channel_type = k.channel
+      order by f.lane, f.next_attempt_at limit 1;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -1558,7 +1562,7 @@ begin
         continue;
       end if;
       at_lane := next_lane.lane;
-      continue when next_lane.earliest > due or next_lane.channel_type <> all (p_channels);
+      continue when next_lane.earliest > due;
       continue when exists (
         select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
       continue when not pg_try_advisory_xact_lock(at_lane);
@@ -2227,6 +2231,13 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   select j.org_id, j.id, extract(epoch from (j.pause ->> 'hold_by')::timestamptz - (select plane_now()))::double precision
   from job j
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
+$$;
+
+CREATE FUNCTION public.find_trial_connections() RETURNS TABLE(org_id uuid, id uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select c.org_id, c.id from channel_connection c where c.config ? 'emulated' and c.disabled_at is null
 $$;
 
 CREATE FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) RETURNS TABLE(org_id uuid)
@@ -6679,6 +6690,9 @@ CREATE TABLE public.tool_confirmation (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     revoked_at timestamp with time zone,
     revoked_by text,
+    version bigint,
+    revoked_version bigint,
+    revoked_by_id uuid,
     CONSTRAINT chk_tool_confirmation_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text)),
     CONSTRAINT chk_tool_confirmation_revoked CHECK (((revoked_at IS NULL) = (revoked_by IS NULL))),
     CONSTRAINT chk_tool_confirmation_risk CHECK ((risk = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text, 'critical'::text]))),
@@ -7190,6 +7204,8 @@ CREATE INDEX idx_model_call_session ON public.model_call USING btree (org_id, se
 CREATE INDEX idx_model_call_time ON public.model_call USING btree (org_id, created_at);
 
 CREATE INDEX idx_notification_account ON public.notification USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_notification_channel ON public.notification USING btree (org_id, channel_type, lane, next_attempt_at) WHERE (next_attempt_at IS NOT NULL);
 
 CREATE INDEX idx_notification_connection ON public.notification USING btree (org_id, connection_id);
 
@@ -8154,6 +8170,9 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_unrooted(p_seconds double precision, p_after uuid, p_limit integer) TO cortex_app;
 
@@ -8917,6 +8936,10 @@ GRANT SELECT,INSERT ON TABLE public.tool_confirmation TO cortex_app;
 GRANT UPDATE(revoked_at) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT UPDATE(revoked_by) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_version) ON TABLE public.tool_confirmation TO cortex_app;
+
+GRANT UPDATE(revoked_by_id) ON TABLE public.tool_confirmation TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.tool_server TO cortex_app;
 

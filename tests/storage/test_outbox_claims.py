@@ -30,6 +30,16 @@ select $1, gen_random_uuid(), 'invitation', $3, 'email', p.id, $4, $5, case when
 from person p, generate_series(1, $6::integer) n order by n
 """
 CLAIM = "select * from claim_notifications(gen_random_uuid(), '{email}', $1, '{}', 8, 8, 20, interval '60 s')"
+BURST = """
+with place as (
+  insert into channel_connection (org_id, id, channel_type, name) values ($1, gen_random_uuid(), 'telegram', 'crowd') returning id),
+person as (
+  insert into channel_mapping (org_id, id, connection_id, user_account_id, channel_type, channel_user_id)
+  select $1, gen_random_uuid(), p.id, $2, 'telegram', 'crowd' from place p returning id, connection_id)
+insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, next_attempt_at, created_at)
+select $1, gen_random_uuid(), 'invitation', p.connection_id, 'telegram', p.id, $2, 'p' || n, plane_now(), plane_now()
+from person p, generate_series(1, $3::integer) n
+"""
 NO_TIME = timedelta(0)
 
 
@@ -150,10 +160,10 @@ LOOKUPS = {
     ),
     "the next lane": (
         (
-            "select n.lane from notification n where n.org_id = $2 and n.next_attempt_at is not null and n.lane > $3"
-            " order by n.lane, n.next_attempt_at limit 1"
+            "select n.lane from notification n where (n.org_id, n.channel_type, n.lane) > ($2, 'email', $3)"
+            " and n.next_attempt_at is not null order by n.org_id, n.channel_type, n.lane, n.next_attempt_at limit 1"
         ),
-        ["idx_notification_lane"],
+        ["idx_notification_channel"],
     ),
     "what is first in a lane": (
         (
@@ -204,3 +214,24 @@ async def test_what_is_delivered_or_not_yet_due_costs_nothing(
     assert plan["Actual Rows"] == 1
     read = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert read < 300, f"{read} pages for two messages"
+
+
+@pytest.mark.proves("D.826")
+@pytest.mark.fresh_database
+async def test_a_burst_to_one_channel_costs_another_nothing(
+    world: World, admin: asyncpg.Connection, app: asyncpg.Connection
+) -> None:
+    """Everybody of an org waits for Telegram's pace: whoever looks for mails does not walk through them."""
+    mail = await connect(world)
+    await seed(world, admin, mail, "due", 2)
+    await admin.execute(BURST, world.org_id, world.admin.actor.user_account_id, 2000)
+    await admin.execute("analyze notification")
+    warming = app.transaction()
+    await warming.start()
+    await app.fetch(CLAIM, NOBODY)
+    await warming.rollback()
+    ((text,),) = await app.fetch(f"explain (analyze, buffers, format json) {CLAIM}", NOBODY)
+    plan = json.loads(text)[0]["Plan"]
+    assert plan["Actual Rows"] == 1
+    read = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert read < 400, f"{read} pages for two mails"

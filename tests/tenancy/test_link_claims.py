@@ -32,6 +32,7 @@ async def is_theirs(world: World, sender: str = "4711") -> bool:
         return await tenancy_store.verified_mapping(tx, world.connection.id, sender) is not None
 
 
+@pytest.mark.proves("D.828")
 async def test_a_code_links_nothing_before_its_member_confirms_who_typed_it(
     http: httpx.AsyncClient, world: World
 ) -> None:
@@ -120,6 +121,7 @@ async def test_wrong_codes_are_counted(world: World) -> None:
         await links.claim_link(world.db, world.service.actor, world.connection.id, draft)
 
 
+@pytest.mark.proves("D.828")
 async def test_what_a_guest_wrote_is_the_members_after_linking(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
 ) -> None:

@@ -42,6 +42,7 @@ async def create(http: httpx.AsyncClient, world: World, draft: dict[str, Any], *
     return await http.post("/v1/connections", json=draft, headers=world.admin.headers | headers)
 
 
+@pytest.mark.proves("D.827")
 async def test_a_vendor_says_who_a_new_connection_is(
     http: httpx.AsyncClient, world: World, stage: VendorStage, admin: asyncpg.Connection
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_value_that_is_wrong_is_named(
     assert [each["channel_type"] for each in listed] == ["web"], "nothing was stored"
 
 
+@pytest.mark.proves("D.827")
 async def test_a_channel_that_is_not_served_is_refused(
     http: httpx.AsyncClient, world: World, stage: VendorStage
 ) -> None:

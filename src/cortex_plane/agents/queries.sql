@@ -178,8 +178,8 @@ where c.revoked_at is null
 
 -- name: insert_confirmation
 insert into tool_confirmation (
-  org_id, id, app, tool_name, digest, read_only, idempotent, risk, note, confirmed_by, confirmed_by_id)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+  org_id, id, app, tool_name, digest, read_only, idempotent, risk, note, confirmed_by, confirmed_by_id, version)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 
 -- name: list_confirmations
@@ -197,10 +197,11 @@ limit $3
 
 -- name: raise_confirmation_version
 update org set confirmation_version = confirmation_version + 1 where id = $1
+returning confirmation_version
 
 
 -- name: revoke_confirmation
 -- What holds for this tool, if anything, holds no more.
-update tool_confirmation set revoked_at = plane_now(), revoked_by = $3
+update tool_confirmation set revoked_at = plane_now(), revoked_by = $3, revoked_by_id = $4, revoked_version = $5
 where app = $1 and tool_name = $2 and revoked_at is null
 returning id

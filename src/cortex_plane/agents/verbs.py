@@ -158,13 +158,15 @@ async def confirm_tool(
 
     async def make() -> UUID:
         # The org's row first: two who confirm at once take turns. From now on no call that older confirmations allowed is sent.
-        await tx.rows(queries.raise_confirmation_version, tx.org)
+        since = await tx.value(queries.raise_confirmation_version, tx.org)
         version = await _find_version(tx, draft)
-        earlier = await tx.value(queries.revoke_confirmation, version.app, version.name, actor.name)
+        earlier = await tx.value(
+            queries.revoke_confirmation, version.app, version.name, actor.name, actor.identity, since
+        )
         id = new_id()
         await tx.rows(
             queries.insert_confirmation, tx.org, id, version.app, version.name, version.digest, draft.read_only,
-            draft.idempotent, draft.risk, draft.note, actor.name, actor.identity,
+            draft.idempotent, draft.risk, draft.note, actor.name, actor.identity, since,
         )  # fmt: skip
         await frame.record(
             tx, actor, "tool_confirmed", confirmation=id, app=version.app, tool=version.name, digest=version.digest,
@@ -212,12 +214,12 @@ async def _find_version(tx: Transaction, draft: ConfirmationDraft) -> ToolVersio
 @frame.transaction_verb(Permission.TOOL_CONFIRM)
 async def revoke_confirmation(tx: Transaction, actor: Actor, id: UUID) -> ToolConfirmation:
     """From now on the tool has side effects again, and is asked about. Once more changes nothing."""
-    await tx.rows(queries.raise_confirmation_version, tx.org)
+    since = await tx.value(queries.raise_confirmation_version, tx.org)
     confirmation = frame.require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
     if confirmation.revoked_at is not None:
         return confirmation
     app, tool = confirmation.app, confirmation.tool_name
-    await tx.rows(queries.revoke_confirmation, app, tool, actor.name)
+    await tx.rows(queries.revoke_confirmation, app, tool, actor.name, actor.identity, since)
     await frame.record(tx, actor, "tool_unconfirmed", confirmation=id, app=app, tool=tool, digest=confirmation.digest)
     return frame.require_found(await agents_store.get_confirmation(tx, id), "tool_confirmation")
 

@@ -545,7 +545,8 @@ returning session_id
 
 -- name: rule_changes
 -- By which terms a call was asked for first, and who changed since what may change them: the org's policies, confirmations of its tool,
--- and atlases that the session was bound to. No row where it was not asked for.
+-- and atlases that the session was bound to. No row where it was not asked for. What has a version is compared by the one that the request
+-- names, not by time: a change that was under way when it was asked for came after it. What only has a time counts at the same instant too.
 select r.approvers, r.quorum, r.required_clearance, r.self_approval, coalesce((
     select jsonb_agg(jsonb_build_object('member_id', u.id, 'name', coalesce(u.display_name, c.name), 'why', c.why))
     from (
@@ -554,16 +555,19 @@ select r.approvers, r.quorum, r.required_clearance, r.self_approval, coalesce((
       where p.org_id = r.org_id and p.version > split_part(r.policy_version, '.', 1)::bigint
       union all
       select t.confirmed_by_id, t.confirmed_by, 'confirmed its tool' from tool_confirmation t
-      where t.org_id = r.org_id and t.tool_name = r.tool_name and t.created_at > r.requested_at
+      where t.org_id = r.org_id and t.tool_name = r.tool_name and coalesce(t.version > v.confirmations, t.created_at >= r.requested_at)
       union all
-      select null, t.revoked_by, 'took back what was confirmed of its tool' from tool_confirmation t
-      where t.org_id = r.org_id and t.tool_name = r.tool_name and t.revoked_at > r.requested_at
+      select t.revoked_by_id, t.revoked_by, 'took back what was confirmed of its tool' from tool_confirmation t
+      where t.org_id = r.org_id and t.tool_name = r.tool_name
+        and coalesce(t.revoked_version > v.confirmations, t.revoked_at >= r.requested_at)
       union all
-      select v.published_by_id, v.published_by, format('published version %s of the atlas %s', v.version, v.atlas_id)
-      from session_atlas b join atlas_version v on v.org_id = b.org_id and v.atlas_id = b.atlas_id and v.version = b.version
-      where b.org_id = r.org_id and b.session_id = r.session_id and b.bound_at > r.requested_at) c
+      select a.published_by_id, a.published_by, format('published version %s of the atlas %s', a.version, a.atlas_id)
+      from session_atlas b join atlas_version a on a.org_id = b.org_id and a.atlas_id = b.atlas_id and a.version = b.version
+      where b.org_id = r.org_id and b.session_id = r.session_id and b.bound_at >= r.requested_at) c
     left join user_account u on u.org_id = r.org_id and u.id = person_behind(r.org_id, c.identity)), '[]') as authors
 from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
+-- An org that confirms nothing names no version of it.
+cross join lateral (select coalesce(nullif(split_part(r.policy_version, '.', 3), '')::bigint, 0)) v (confirmations)
 where i.call_id = $1 and r.kind = 'call'
 order by r.requested_at, r.id limit 1
 

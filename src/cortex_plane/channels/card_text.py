@@ -311,7 +311,7 @@ def chunks(text: str, limit: int, size: Callable[[str], int] = len) -> Sequence[
         part = opening + head.rstrip()
         opening = _open_fence(part)
         parts.append(f"{part}\n{_FENCE}" if opening else part)
-    return parts
+    return [part for part in parts if part.strip()]
 
 
 def _head(text: str, room: int, size: Callable[[str], int]) -> str:

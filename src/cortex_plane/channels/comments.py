@@ -21,7 +21,7 @@ from cortex_plane.channels.card_text import (
     one_line,
     time_text,
 )
-from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, read_markdown
+from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, read_markdown, visible_text
 from cortex_plane.notify.model.channels import (
     Button,
     ButtonAction,
@@ -40,9 +40,11 @@ NEWS = (Occasion.REMINDED, Occasion.ESCALATED)
 """What is said under a card that stands further up, besides changing it."""
 _SPACE = 400
 """Characters that a comment needs besides its lines: marker, commands and link."""
+_GROWTH = 4
+"""By how much markup may be longer than what it shows."""
 _ACTIONS = {"approve": ButtonAction.APPROVE, "deny": ButtonAction.DENY, "respond": ButtonAction.RESPOND}
 _VERBS = frozenset({"new", "status", "pause", "resume", "agents", "link", "help", "start"})
-_SIGILS = re.compile(r"([@#!$%&~])(?=\w)")
+_SIGILS = re.compile(r"([@#!$%&~]|\bGH-)(?=\w)", re.IGNORECASE)
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&^$])")
 
 
@@ -150,9 +152,14 @@ def news_comment(card: Card) -> str:
 
 
 def reply_comments(reply: ChatReply, limit: int) -> Sequence[str]:
-    """An answer of an agent, in as many comments as it needs."""
-    text = "\n\n".join(map(_rendered, read_markdown(reply.text)))
-    return chunks(f"**{_plain(one_line(reply.agent, 200))}:**\n\n{text}", limit)
+    """An answer of an agent, in as many comments as it needs. It is split before it becomes markup: a comment that ended within code
+    would leave the rest of that code in the next one, where it could mention people and run quick actions."""
+    comments: list[str] = []
+    for part in chunks(visible_text(reply.text), limit // _GROWTH):
+        name = f"**{_plain(one_line(reply.agent, 200))}:**\n\n" if not comments else ""
+        text = name + "\n\n".join(map(_rendered, read_markdown(part)))
+        comments.append(text if len(text) <= limit else name + code_block(part))
+    return comments
 
 
 def code(text: str) -> str:

@@ -17,6 +17,7 @@ from cortex_plane.kernel.text import marked
 
 _STYLES = {"strong": "bold", "em": "italic", "s": "strike"}
 _DEEPEST = 6
+_TAB = 4
 
 
 class BlockKind(StrEnum):
@@ -54,8 +55,13 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("strikethrough")
 
 
+def visible_text(text: str) -> str:
+    """Words of a model with their hidden characters marked. Tabs and line ends of any kind are no such characters."""
+    return marked("\n".join(text.expandtabs(_TAB).replace("\r\n", "\n").split("\r")))
+
+
 def read_markdown(text: str) -> Sequence[MarkdownBlock]:
-    return list(_blocks(_parser().parse(marked(text))))
+    return list(_blocks(_parser().parse(visible_text(text))))
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[MarkdownBlock]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -113,7 +113,7 @@ class VendorClient:
             parts = urlsplit(url)
             host, port = endpoint(parts)
             async with asyncio.timeout(self._timeout):
-                return await _connect(await vetted(host, port, self._allowed, self._resolver), port)
+                return await _connect(await vetted(host, port, self._allowed, self._resolver), port, self._timeout)
         except InvalidInput as error:
             raise Undeliverable(error.message) from None
         except Unreachable as error:
@@ -147,7 +147,7 @@ class VendorClient:
                 ssl_context=self.tls() if scheme == "https" else None,
                 max_connections=self._max_connections,
                 keepalive_expiry=IDLE_SECONDS,
-                network_backend=_Vetting(self._allowed, self._resolver),
+                network_backend=_Vetting(self._allowed, self._resolver, self._timeout),
             )
         return self._pools[origin]
 
@@ -164,13 +164,15 @@ class VendorClient:
         self._pools.clear()
 
 
-async def _connect(addresses: Iterable[str], port: int) -> socket.socket:
+async def _connect(addresses: Sequence[str], port: int, seconds: float) -> socket.socket:
+    """To the first that answers. Each has its part of the time, so that a silent one leaves some for the others."""
     last: OSError | None = None
     for address in addresses:
         connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+            async with asyncio.timeout(seconds / len(addresses)):
+                await asyncio.get_running_loop().sock_connect(connection, (address, port))
         except OSError as error:
             connection.close()
             last = error
@@ -185,22 +187,25 @@ async def _connect(addresses: Iterable[str], port: int) -> socket.socket:
 class _Vetting(httpcore.AsyncNetworkBackend):
     """Resolves and checks a host for each new connection, and connects to exactly what was checked."""
 
-    def __init__(self, allowed: Allowed, resolver: Resolver) -> None:
-        self._allowed, self._resolver = allowed, resolver
+    def __init__(self, allowed: Allowed, resolver: Resolver, seconds: float) -> None:
+        self._allowed, self._resolver, self._seconds = allowed, resolver, seconds
         self._inner = httpcore.AnyIOBackend()
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the signature is httpcore's
+        timeout: float | None = None,  # noqa: ARG002, ASYNC109 -- the signature is httpcore's
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         last: Exception | None = None
-        for address in await vetted(host, port, self._allowed, self._resolver):
+        addresses = await vetted(host, port, self._allowed, self._resolver)
+        for address in addresses:
             try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+                # Each has its part of the time, so that a silent one leaves some for the others.
+                seconds = self._seconds / len(addresses)
+                return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 last = error
         raise last or httpcore.ConnectError(f"{host} has no address")

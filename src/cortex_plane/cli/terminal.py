@@ -250,7 +250,7 @@ def _cell(value: Any) -> Cell:
             return ", ".join(_cell(part)[0] for part in value) or "–", ""
         case dict():
             return harmless(orjson.dumps(value).decode()) if value else "–", ""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and type(value).__str__ is object.__str__:
         parts = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
         shown = [f"{name.replace('_', ' ')} {_cell(part)[0]}" for name, part in parts if part not in (None, 0, "")]
         return ", ".join(shown) or "–", ""

@@ -160,14 +160,14 @@ async def _hints(visit: Visit, watching: AbstractContextManager[Subscription]) -
                 yield _CHANGED
                 await asyncio.sleep(AT_MOST_EVERY)
             if time.monotonic() >= due:
-                if not await _is_signed_in(visit):
+                if not await is_signed_in(visit):
                     yield _CHANGED  # the page asks, and learns that its session is over
                     return
                 due = time.monotonic() + HEARTBEAT_SECONDS
                 yield b": ping\n\n"
 
 
-async def _is_signed_in(visit: Visit) -> bool:
+async def is_signed_in(visit: Visit) -> bool:
     try:
         await logins.authenticate_session(visit.db, visit.secret, touch=False)
     except Unavailable:

@@ -104,6 +104,7 @@ _templates.globals.update(
     form_token="",
     waiting=None,
     keeps_mail=False,
+    has_phone=False,
 )
 _templates.filters.update(
     reveal=text.reveal,

@@ -51,9 +51,16 @@ class Visit:
         return {
             "visitor": self.actor,
             "form_token": form_token(self.secret),
+            "has_phone": self.has_phone,
             "path": self.request.url.path,
             "keeps_mail": mail_folder is not None and self.actor.may(Permission.MEMBER_WRITE),
         }
+
+    @property
+    def has_phone(self) -> bool:
+        """Whether this plane has emulators of channels, and the visitor may use them."""
+        phone = getattr(self.request.app.state, "phone", None)
+        return phone is not None and phone.is_for(self.actor) and self.actor.may(Permission.IDENTITY_LINK)
 
     def path_id(self, name: str, noun: str, message: str | None = None) -> UUID:
         """The id in the address of the page; 404 where it is none."""

@@ -101,7 +101,11 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """Serve on loopback, on a free port where none is named; yields the base address."""
-    listener = socket.create_server(("127.0.0.1", port))
+    # The protocol is named, because the event loop turns off Nagle's delay only where it is: 40 ms for each answer.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
     ws: Literal["websockets-sansio", "none"] = "websockets-sansio" if find_spec("websockets") else "none"
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws=ws, timeout_graceful_shutdown=1)
     server = _Server(config)

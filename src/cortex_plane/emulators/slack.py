@@ -462,7 +462,7 @@ class SlackEmulator:
         return f"{int(self._now())}.{next(self._numbers):06}"
 
     def _trigger(self, user: str) -> str:
-        id = f"{next(self._numbers)}.{TEAM[1:]}.{hashlib.sha256(user.encode()).hexdigest()[:32]}"
+        id = f"{next(self._numbers)}.{int(self._now())}.{TEAM[1:]}.{hashlib.sha256(user.encode()).hexdigest()[:32]}"
         self._triggers[id] = (user, self._now())
         return id
 
@@ -515,7 +515,7 @@ class SlackEmulator:
     def _send_event(self, event: dict[str, Any]) -> None:
         payload = {
             "token": "verification", "team_id": TEAM, "api_app_id": APP, "event": event, "type": "event_callback",
-            "event_id": f"Ev{next(self._numbers):08}", "event_time": int(self._now()), "is_ext_shared_channel": False,
+            "event_id": f"Ev{int(self._now())}{next(self._numbers):06}", "event_time": int(self._now()), "is_ext_shared_channel": False,
             "authorizations": [{"enterprise_id": None, "team_id": TEAM, "user_id": BOT_USER, "is_bot": True,
                                 "is_enterprise_install": False}],
         }  # fmt: skip

@@ -116,7 +116,9 @@ class TelegramEmulator:
         username: str = "cortex_demo_bot",
         now: Callable[[], float] = time.time,
         first_retry: float = 1.0,
+        first_id: int = 1,
     ) -> None:
+        """``first_id``: of messages and updates. A bot that knew an earlier emulator takes ids that it has seen for old ones."""
         self.token, self.username, self.url = token, username, ""
         self.faults = FaultPlan()
         self.history: list[TelegramMessage] = []
@@ -132,8 +134,8 @@ class TelegramEmulator:
         self._users: dict[int, str] = {}
         self._chats: dict[int, _Chat] = {}
         self._updates: list[dict[str, Any]] = []
-        self._ids = itertools.count(1)
-        self._update_ids = itertools.count(500_001)
+        self._ids = itertools.count(first_id)
+        self._update_ids = itertools.count(500_000 + first_id)
         self._arrival, self._end = asyncio.Event(), asyncio.Event()
         self._poll = 0
         self.poller = asyncio.Event()

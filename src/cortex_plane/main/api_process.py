@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -30,10 +31,14 @@ from cortex_plane.main.supervisor import stop_without
 from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.trial_connections import end_trial_connections
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
 from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import Scheduler, in_background
+
+if TYPE_CHECKING:
+    from cortex_plane.main.phone import EmulatedPhone
 
 
 def create_app(
@@ -65,13 +70,18 @@ async def serve(
     on_ready: Callable[[], None],
     sink: MailSink | None = None,
     parent: int | None = None,
+    phone: EmulatedPhone | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until ``parent``, where one is named, is gone; requests in flight get a moment to
-    finish. ``url``: of the database, for hints."""
+    finish. ``url``: of the database, for hints. ``phone``: of `cortex up`; without it no connection to an emulator is served."""
     _allow_open_streams()
     metrics = Metrics()
     feed = EventFeed(db)
-    reach = reach_of(settings, address(listener), sink)
+    reach = reach_of(settings, address(listener), sink, phone.addresses if phone else "")
+    if phone is None:
+        await end_trial_connections(db)
+    else:
+        await phone.connect(reach.interactive, address(listener))
     limits = RequestLimits(
         in_flight=settings.requests_in_flight,
         in_flight_of_org=settings.org_requests_in_flight,
@@ -81,6 +91,7 @@ async def serve(
     app.state.mailing = reach.email is not None
     app.state.channels = reach.served
     app.state.mail_folder = reach.mail_folder
+    app.state.phone = phone
     config = uvicorn.Config(
         framed(app),
         log_config=None,

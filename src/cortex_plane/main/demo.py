@@ -1,8 +1,8 @@
 """The demos: agents that need no key.
 
 The release agent reads a changelog, tags a release, and waits for approval before it deploys. The support agent works
-under an atlas that asks, advises, watches, and calls a person. Their side effects are lines in the folder `demo` of the
-plane's directory.
+under an atlas that asks, advises, watches, and calls a person. The chat agent answers on channels. Their side effects
+are lines in the folder `demo` of the plane's directory.
 """
 
 from __future__ import annotations
@@ -206,6 +206,46 @@ async def pay_refund(ticket: str, amount: int, ctx: ToolContext) -> dict[str, An
     return {"ticket": ticket, "paid": amount}
 
 
+CHAT_REFERENCE = "cortex_plane.main.demo:chat_app"
+CHAT_AGENT = "chat-demo"
+
+chat_app = App("demo-chat", instructions="You ship releases for whoever asks you in a chat.")
+
+
+@chat_app.tool(name="release.ship", risk="high", timeout=10, on_uncertain="retry_with_key")
+async def ship_release(request: str, ctx: ToolContext) -> str:
+    """Put a version into production."""
+    version = next((word for word in request.split() if word[0].isdigit()), "the newest version")
+    act_once(ctx, {"act": "ship", "version": version})
+    return f"{version} is in production"
+
+
+_GREETING = (
+    "Hello, I am the demo agent. Write **ship 2.4** to me. Before I ship anything, I ask a person: the request comes to you on"
+    " every channel that is linked to you."
+)
+_CHAT_SCRIPT = [
+    turn
+    for word in ("ship", "Ship")
+    for turn in (
+        {**_turn("I can ship that.", _call("release.ship", request="{message}")), "said": word},
+        {**_turn("Done: “{message}”. A person approved it first.", delay_ms=200), "said": word},
+    )
+] + [_turn(_GREETING)]
+
+
+def chat_agent() -> AgentDraft:
+    return AgentDraft(
+        name="Chat agent",
+        slug=CHAT_AGENT,
+        role="DevOps",
+        team="main",
+        description="A demo that needs no key: write to it on a channel, and it asks before it ships.",
+        model_config=_scripted(_CHAT_SCRIPT),
+        skill_config={"app": chat_app.name},
+    )
+
+
 def _resource(name: str) -> str:
     return resources.files("cortex_plane.main").joinpath(name).read_text(encoding="utf-8")
 
@@ -256,6 +296,11 @@ async def prepare_gates_demo(db: Database, actor: Actor) -> None:
     with contextlib.suppress(CortexError):
         await atlases.publish_atlas(db, actor, AtlasFile(manifest=_resource("demo_atlas.yaml")))
     await _ensure_agent(db, actor, support_agent())
+
+
+async def prepare_chat_demo(db: Database, actor: Actor) -> None:
+    """The agent with whom people try channels. The policies of the release demo have its rule."""
+    await _ensure_agent(db, actor, chat_agent())
 
 
 async def _ensure_agent(db: Database, actor: Actor, draft: AgentDraft) -> None:

@@ -111,6 +111,10 @@ class Reach:
     clients: Sequence[VendorClient] = ()
     is_public: bool = False
     """Others reach `public_url`: somebody set it."""
+    local_url: str | None = None
+    """Where this process serves."""
+    emulates: bool = False
+    """Channels reach the emulators of `cortex up`."""
 
     @property
     def channels(self) -> Sequence[ChannelPort]:
@@ -124,7 +128,8 @@ class Reach:
             mailing=self.email is not None,
             allowed=self.webhooks.allowed,
             public_url=self.public_url if self.is_public else None,
-            local_url=None if self.is_public else self.public_url,
+            local_url=self.local_url,
+            emulates=self.emulates,
         )
 
     async def close(self) -> None:
@@ -139,8 +144,9 @@ class Reach:
             await self.email.close()
 
 
-def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> Reach:
-    """``address`` is where this process serves; the setting `public_url` names another one for links."""
+def reach_of(settings: Settings, address: str, sink: MailSink | None = None, emulators: str = "") -> Reach:
+    """``address`` is where this process serves; the setting `public_url` names another one for links. ``emulators``: hosts and ports on
+    this machine that the channels of vendors may reach besides, and nothing else may."""
     if settings.smtp_url is not None and settings.mail_from is None:
         raise SetupError(
             "CORTEX_SMTP_URL is set, but not who sends the mails.",
@@ -149,11 +155,14 @@ def reach_of(settings: Settings, address: str, sink: MailSink | None = None) -> 
         )
     smtp_url = settings.smtp_url or (sink.smtp_url if sink else None)
     allowed = Allowed.parse(settings.webhook_allow)
-    clients = [VendorClient(allowed) for _ in VENDOR_CHANNELS]
+    of_vendors = Allowed.parse(f"{settings.webhook_allow},{emulators}") if emulators else allowed
+    clients = [VendorClient(of_vendors) for _ in VENDOR_CHANNELS]
     vendors = [make(client) for make, client in zip(VENDOR_CHANNELS, clients, strict=True)]
     return Reach(
         public_url=settings.public_url or address,
         is_public=settings.public_url is not None,
+        local_url=address,
+        emulates=bool(emulators),
         interactive={vendor.channel_type: vendor for vendor in vendors},
         clients=clients,
         webhooks=WebhookChannel(allowed),

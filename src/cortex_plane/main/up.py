@@ -18,8 +18,10 @@ from rich.panel import Panel
 
 from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.db.database import Database
+from cortex_plane.kernel.addresses import literal
 from cortex_plane.kernel.errors import AlreadyExists, Unauthenticated
 from cortex_plane.main import api_process, databases, demo, sockets
+from cortex_plane.main.phone import EmulatedPhone, emulated_phone
 from cortex_plane.main.reach import MailSink, mail_sink
 from cortex_plane.main.settings import Settings, configure_logs
 from cortex_plane.main.supervisor import keep_process
@@ -51,7 +53,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
             is_local = settings.smtp_url is None and settings.database_url is None
             mails: contextlib.AbstractAsyncContextManager[MailSink | None]
             mails = mail_sink(settings.home) if is_local else contextlib.nullcontext()
-            async with databases.open_database(settings, app_url) as db, mails as sink:
+            async with contextlib.AsyncExitStack() as stack:
+                db = await stack.enter_async_context(databases.open_database(settings, app_url))
+                sink = await stack.enter_async_context(mails)
                 secret = await _access(db, settings.home)
                 write_private(settings.home / ACCESS_FILE, {"url": url, "key": secret})
                 write_private(settings.home / databases.RUNNING_FILE, {"pid": os.getpid(), "database_url": app_url})
@@ -60,20 +64,26 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                     # Somebody's own database is theirs to set up.
                     await demo.prepare_release_demo(db, admin)
                     await demo.prepare_gates_demo(db, admin)
+                    await demo.prepare_chat_demo(db, admin)
+                phone: EmulatedPhone | None = None
+                if _has_phone(settings):
+                    phone = await stack.enter_async_context(emulated_phone(db, admin))
                 link = (await logins.issue_own_login_link(db, admin)).url_path
                 environment = {
                     "DATABASE_URL": app_url,
                     "CORTEX_HOME": str(settings.home.resolve()),
                     "CORTEX_GRACE_SECONDS": str(min(settings.grace_seconds, WORKER_GRACE_SECONDS)),
                 }
-                references = (demo.REFERENCE, demo.GATES_REFERENCE, *apps)
+                references = (demo.REFERENCE, demo.GATES_REFERENCE, demo.CHAT_REFERENCE, *apps)
                 arguments = [*(f"--app={reference}" for reference in references), "--processes=1"]
                 log_file = settings.home / WORKER_LOG
                 has_demos = settings.database_url is None
-                welcome = functools.partial(_welcome, settings.home, url, link, time.monotonic() - start, has_demos)
+                welcome = functools.partial(
+                    _welcome, settings.home, url, link, time.monotonic() - start, has_demos, phone is not None
+                )
                 worker = keep_process("worker", arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)
                 async with in_background(worker):
-                    await api_process.serve(settings, db, app_url, listener, welcome, sink)
+                    await api_process.serve(settings, db, app_url, listener, welcome, sink, phone=phone)
                     console.print("stopping …", style="dim")
 
         try:
@@ -100,6 +110,13 @@ async def _access(db: Database, home: Path) -> str:
     return str(secret)
 
 
+def _has_phone(settings: Settings) -> bool:
+    """Emulators are for one person trying things out: where nobody else reaches this plane, and its database is not somebody's own."""
+    address = literal(settings.host)
+    is_loopback = settings.host == "localhost" if address is None else address.is_loopback
+    return is_loopback and settings.public_url is None and settings.database_url is None
+
+
 def _program() -> str:
     """The command as it can be typed here: its name where the shell finds it, else its path."""
     script = Path(sys.executable).parent / "cortex"
@@ -112,20 +129,22 @@ def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
-def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool) -> None:
+def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool, has_phone: bool) -> None:
     cortex = _program()
     demos = (
         f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
         f"  {cortex} demo crash   [dim]its worker is killed in the middle of a side effect[/]\n"
         f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
     )
+    phone = f"try   {url}/channels/try [dim]chat with an agent on a phone, without an account[/]\n"
     # Outside of the frame, which would break a long line.
     console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
     console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
     console.print(
         Panel.fit(
             f"[bold]{url}[/]\n"
-            f"key   kept in {home / ACCESS_FILE}, for you alone\n\n"
+            f"key   kept in {home / ACCESS_FILE}, for you alone\n"
+            f"{phone if has_phone else ''}\n"
             "[dim]Try in another terminal:[/]\n"
             f"{demos if has_demos else ''}"
             f"  {cortex} job list\n"

@@ -271,6 +271,19 @@ set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, n
 where n.id = $1
 
 
+-- name: repeat_open_cards
+-- The messages of a connection are gone: nothing changes them any more, and those that still ask are sent anew.
+with gone as (
+  update notification n set message_ref = null, shown = '{}'
+  where n.connection_id = $1 and not exists (
+    select from approval_request r where r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'))
+update notification n
+set desired_version = n.desired_version + 1, status = 'pending', attempts = 0, next_attempt_at = plane_now(), message_ref = null,
+  shown = '{}', said = '{}', data = n.data || jsonb_build_object('repeat', n.desired_version + 1)
+from approval_request r
+where n.connection_id = $1 and n.kind = 'approval' and r.org_id = n.org_id and r.id = n.approval_id and r.status = 'pending'
+
+
 -- name: report_undelivered
 with dead as (
   update notification n set status = 'dead', last_error = $3, next_attempt_at = null
@@ -329,6 +342,7 @@ returning id
 
 
 -- name: upsert_chat
+-- In a transaction of its own. The message that comes after it flushes the log.
 insert into channel_chat (org_id, id, connection_id, chat_id, sender_id, thread) values ($1, $2, $3, $4, $5, $6)
 on conflict (org_id, connection_id, chat_id, sender_id) do update set thread = excluded.thread, updated_at = plane_now()
-returning id, agent_id
+returning id, agent_id, set_config('synchronous_commit', 'off', true)

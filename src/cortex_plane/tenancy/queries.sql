@@ -858,3 +858,24 @@ select claim_once($1, $2, $3, $4, $5)
 
 -- name: settle_idempotency_key
 select settle_once($1, $2, $3, $4, $5)
+
+
+-- name: find_trial_connection
+select id, channel_type, name, config, sealed, disabled_at, plane_now() as now
+from channel_connection where channel_type = $1 and config ? 'emulated'
+
+
+-- name: list_trial_members
+select m.channel_user_id as sender, u.display_name as name
+from channel_mapping m join user_account u on u.org_id = m.org_id and u.id = m.user_account_id
+where m.connection_id = $1 and m.verified_at is not null
+order by m.id limit 1000
+
+
+-- name: renew_trial_connection
+-- A new emulator has none of the failures of the one before.
+update channel_connection
+set config = config || $2::jsonb, sealed = $3, failing_since = null, failures = 0, paused_until = null,
+  disabled_at = case when disabled_reason = $4 then null else disabled_at end, disabled_reason = nullif(disabled_reason, $4),
+  revision = revision + 1, updated_at = plane_now()
+where id = $1

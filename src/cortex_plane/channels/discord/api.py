@@ -45,7 +45,7 @@ class DiscordApi:
 
     async def call(self, target: Target, method: str, path: str, json: Any = None) -> Any:
         """Raises ``TryAgain`` or ``DiscordRefusal``."""
-        keys = ((target.connection_id, ""), (target.connection_id, f"{method} {path}"))
+        keys = ((target.connection_id, ""), (target.connection_id, f"{method} {_route(path)}"))
         self._check_limits(keys)
         headers = {"User-Agent": USER_AGENT}
         if not path.startswith("/webhooks/"):  # the token in the path says who it is
@@ -54,7 +54,7 @@ class DiscordApi:
         self._note_limits(keys, answer)
         if 200 <= answer.status < 300:
             return orjson.loads(answer.body) if answer.body else None
-        raise _error(answer)
+        raise _error(answer, only_chat=path.startswith("/channels/") and not _is_global(answer))
 
     async def answer(self, target: Target, method: str, path: str, json: Any) -> None:
         """As ``call``, for an interaction, which may be over by now."""
@@ -65,22 +65,36 @@ class DiscordApi:
                 raise
 
     def _check_limits(self, keys: tuple[tuple[UUID, str], ...]) -> None:
-        wait = max(self._not_before.get(key, 0.0) for key in keys) - time.monotonic()
-        if wait > 0:
-            raise TryAgain("Discord's rate limit is used up.", after_seconds=wait)
+        everything, route = (self._not_before.get(key, 0.0) - time.monotonic() for key in keys)
+        if max(everything, route) > 0:
+            is_of_chat = everything <= 0 and " /channels/" in keys[1][1]
+            raise TryAgain(
+                "Discord's rate limit is used up.", after_seconds=max(everything, route), only_chat=is_of_chat
+            )
 
     def _note_limits(self, keys: tuple[tuple[UUID, str], ...], answer: VendorAnswer) -> None:
         everything, route = keys
         if answer.status == 429:
-            is_global = answer.headers.get("x-ratelimit-scope") == "global" or "x-ratelimit-global" in answer.headers
-            key, wait = (everything if is_global else route), _retry_after(answer)
+            key, wait = (everything if _is_global(answer) else route), _retry_after(answer)
         elif answer.headers.get("x-ratelimit-remaining") == "0":
             key, wait = route, _seconds(answer.headers.get("x-ratelimit-reset-after"))
         else:
             return
         if len(self._not_before) >= _MOST_LIMITS:
-            self._not_before.clear()
+            now = time.monotonic()
+            self._not_before = {key: until for key, until in self._not_before.items() if until > now}
         self._not_before[key] = time.monotonic() + wait
+
+
+def _route(path: str) -> str:
+    """What shares a limit: everything of one kind in one channel, and never the same in two."""
+    return "/".join(path.split("/")[:4])
+
+
+def _is_global(answer: VendorAnswer) -> bool:
+    """What is in front of Discord says nothing of it, and refuses everything."""
+    names_all = answer.headers.get("x-ratelimit-scope") == "global" or "x-ratelimit-global" in answer.headers
+    return names_all or _body(answer).get("global") is not False
 
 
 def _url(target: Target) -> str:
@@ -107,14 +121,14 @@ def _retry_after(answer: VendorAnswer) -> float:
     return _seconds(_body(answer).get("retry_after", answer.headers.get("retry-after")))
 
 
-def _error(answer: VendorAnswer) -> TryAgain | DiscordRefusal:
+def _error(answer: VendorAnswer, *, only_chat: bool) -> TryAgain | DiscordRefusal:
     body = _body(answer)
     code = body.get("code")
     code = code if isinstance(code, int) else 0
     message = re.sub(r"[^\x20-\x7e]+", " ", str(body.get("message", "")))[:_LONGEST_MESSAGE]
     words = f"Discord answered HTTP {answer.status}" + (f", {code}: {message}." if message else ".")
     if answer.status == 429:
-        return TryAgain("Discord's rate limit is used up.", after_seconds=_retry_after(answer))
+        return TryAgain("Discord's rate limit is used up.", after_seconds=_retry_after(answer), only_chat=only_chat)
     if answer.status >= 500 or answer.status == 408:
         return TryAgain(words, after_seconds=answer.retry_after)
     if answer.status == 401 and code != 50027:

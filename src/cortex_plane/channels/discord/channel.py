@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +25,16 @@ from cortex_plane.notify.model.channels import (
     ReasonInput,
     ReceivedRequest,
 )
-from cortex_plane.notify.model.notifications import Alert, Card, ChatReply, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Alert,
+    Card,
+    ChatReply,
+    Outgoing,
+    Sent,
+    Target,
+    TryAgain,
+    Undeliverable,
+)
 
 _SHARED = "#"
 """Before the id of a channel, in an address. Without it an address is the id of a person."""
@@ -175,7 +185,8 @@ class DiscordChannel:
             elif not await self._edit(outgoing.target, refs[part], message):
                 refs[part] = await self._post(outgoing, channel, message, part)
         if not reply.is_final:
-            await self._api.call(outgoing.target, "POST", f"/channels/{channel}/typing")
+            with contextlib.suppress(TryAgain, Undeliverable):  # the reply has arrived
+                await self._api.call(outgoing.target, "POST", f"/channels/{channel}/typing")
         return Sent(message_ref=refs[0] if refs else outgoing.earlier, shown={"messages": refs})
 
     async def _channel(self, target: Target) -> str:

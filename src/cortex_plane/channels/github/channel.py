@@ -17,6 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import comments
 from cortex_plane.channels.github import webhook_events
 from cortex_plane.channels.github.api import GitHubApi, app_token, expect
+from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
@@ -65,7 +66,7 @@ class GitHubChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient, *, redelivery_seconds: float = REDELIVERY_SECONDS) -> None:
-        self._api = GitHubApi(client)
+        self._api, self._parts = GitHubApi(client), ReplyParts()
         self._redelivery_seconds = redelivery_seconds
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
@@ -122,13 +123,10 @@ class GitHubChannel:
         return str(int(expect(answer, 201)["id"]))
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply, repository: str, number: str) -> Sent:
-        if not reply.text:
-            return Sent()
-        refs = [
-            await self._post(outgoing.target, repository, number, text)
-            for text in comments.reply_comments(reply, STYLE.limit)
-        ]
-        return Sent(message_ref=refs[-1] if refs else None)
+        async def send_part(text: str, _: str | None) -> str:
+            return await self._post(outgoing.target, repository, number, text)
+
+        return await self._parts.send(outgoing, comments.reply_comments(reply, STYLE.limit), send_part)
 
     async def identify(self, target: Target, inbound_url: str | None) -> channels.ConnectionIdentity:
         if target.secrets.get("token") and not target.secrets.get("private_key"):

@@ -128,7 +128,7 @@ def _list_item(block: MarkdownBlock) -> Block:
         "indent": block.depth,
         "elements": [section(_spans(block))],
     }
-    return item if number == 1 else {**item, "offset": number - 1}
+    return item if number <= 1 else {**item, "offset": number - 1}  # Slack counts from one
 
 
 def _block(block: MarkdownBlock) -> Block:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.markdown import visible_text
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.slack import blocks, events, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
@@ -127,13 +128,15 @@ class SlackChannel:
         async def send_part(text: str, ref: str | None) -> str | None:
             content = {"text": blocks.fallback(text), "blocks": blocks.reply_blocks(text)}
             earlier = events.read_ref(ref)
-            if earlier is None:
-                return await self._post(target, target.address, {**content, **thread})
-            answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
-            answer.require()
-            return ref
+            if earlier is not None:
+                answer = await self._api.call(target, "chat.update", channel=earlier[0], ts=earlier[1], **content)
+                if answer.error not in NO_MESSAGE_TO_EDIT:
+                    answer.require()
+                    return ref
+            return await self._post(target, target.address, {**content, **thread})
 
-        return await self._parts.send(outgoing, card_text.chunks(reply.text, blocks.REPLY_LIMIT), send_part)
+        texts = card_text.chunks(visible_text(reply.text), blocks.REPLY_LIMIT)
+        return await self._parts.send(outgoing, texts, send_part)
 
     async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
         channel = await self._chat(target, address)

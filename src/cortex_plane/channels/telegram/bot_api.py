@@ -26,6 +26,8 @@ class BotAnswer:
     status: int = 200
     description: str = ""
     parameters: Mapping[str, Any] | None = None
+    is_of_group: bool = False
+    """The call was about a group, which has a limit of its own."""
 
     def means(self, *descriptions: str) -> bool:
         return any(part.lower() in self.description.lower() for part in descriptions)
@@ -36,7 +38,7 @@ class BotAnswer:
             return self.result
         text = f"Telegram answered: {self.description[:300]}"
         if self.status == 429:
-            raise TryAgain(text, after_seconds=self._wait())
+            raise TryAgain(text, after_seconds=self._wait(), only_chat=self.is_of_group)
         if self.status >= 500 or self.status == 409:
             raise TryAgain(text)
         if self.status in (401, 404):
@@ -80,6 +82,7 @@ class BotApi:
             status=status if isinstance(status, int) else answer.status,
             description=_without(token, str(body.get("description", ""))),
             parameters=parameters_of_error if isinstance(parameters_of_error, dict) else None,
+            is_of_group=str(parameters.get("chat_id", "")).startswith("-"),
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.markdown import visible_text
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.telegram import messages, updates
 from cortex_plane.channels.telegram.bot_api import NO_MESSAGE_TO_EDIT, NOT_MODIFIED, QUERY_TOO_OLD, BotAnswer, BotApi
@@ -139,22 +140,23 @@ class TelegramChannel:
 
         async def send_part(text: str, ref: str | None) -> str | None:
             content: dict[str, Any] = {
-                "text": messages.reply_html(text) or "…", "parse_mode": "HTML", "link_preview_options": _NO_PREVIEW,
+                "text": messages.reply_html(text), "parse_mode": "HTML", "link_preview_options": _NO_PREVIEW,
             }  # fmt: skip
             earlier = updates.read_ref(ref)
-            if earlier is None:
-                result = await self._call(
-                    target, "sendMessage", chat_id=target.address, message_thread_id=_number(reply.thread), **content
+            if earlier is not None:
+                answer = await self._api.call(
+                    target, "editMessageText", chat_id=earlier[0], message_id=earlier[1], **content
                 )
-                return updates.message_ref(result)
-            answer = await self._api.call(
-                target, "editMessageText", chat_id=earlier[0], message_id=earlier[1], **content
+                if not answer.means(*NO_MESSAGE_TO_EDIT):
+                    if not answer.means(NOT_MODIFIED):
+                        answer.require()
+                    return ref
+            result = await self._call(
+                target, "sendMessage", chat_id=target.address, message_thread_id=_number(reply.thread), **content
             )
-            if not answer.means(NOT_MODIFIED):
-                answer.require()
-            return ref
+            return updates.message_ref(result)
 
-        texts = card_text.chunks(reply.text, messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
+        texts = card_text.chunks(visible_text(reply.text), messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
         return await self._parts.send(outgoing, texts, send_part)
 
     # The connection.

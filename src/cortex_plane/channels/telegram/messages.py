@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from cortex_plane.channels.card_text import CardLine, LineKind, fit, time_text
 from cortex_plane.channels.markdown import BlockKind, MarkdownBlock, StyledText, read_markdown
-from cortex_plane.kernel.text import marked
 from cortex_plane.notify.model.channels import Button, ButtonAction
 
 TEXT_LIMIT = 4096
@@ -19,7 +18,7 @@ MARGIN = 96
 """For a countdown that grows, and for what is counted otherwise than Telegram says."""
 _TAGS = {"bold": "b", "italic": "i", "strike": "s", "code": "code"}
 _TAG = re.compile(r"<[^>]*>")
-_MENTION = re.compile(r"(?<![\w@])@(?=\w)")
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 
 def utf16(text: str) -> int:
@@ -77,10 +76,10 @@ def is_linkable(url: str) -> bool:
 
 
 def reply_html(text: str) -> str:
-    """The Markdown of a model; as it stands where it would become longer than Telegram takes."""
+    """The Markdown of a model; as it stands where it would become longer than Telegram takes, or show nothing."""
     markup = "\n".join(_block(block) for block in read_markdown(text)).strip()
     visible = html.unescape(_TAG.sub("", markup))
-    return markup if utf16(visible) <= TEXT_LIMIT else prose(marked(text))
+    return markup if visible.strip() and utf16(visible) <= TEXT_LIMIT else prose(text)
 
 
 def _block(block: MarkdownBlock) -> str:

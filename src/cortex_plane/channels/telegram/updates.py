@@ -113,11 +113,10 @@ def _for_bot(text: str, username: str, *, is_private: bool) -> str | None:
     """The text without the name of the bot; None where it is meant for others. In a group a command counts as `/new@bot` alone."""
     match = _COMMAND.match(text)
     if match is None:
-        mention = f"@{username}"
         if is_private:
             return text
-        is_mentioned = bool(username) and mention.lower() in text.lower()
-        return re.sub(re.escape(mention), "", text, flags=re.IGNORECASE).strip() if is_mentioned else None
+        mention = re.compile(rf"(?<!\w)@{re.escape(username)}(?!\w)", re.IGNORECASE)
+        return mention.sub("", text).strip() if username and mention.search(text) else None
     name = match[2]
     if name is None:
         return text if is_private else None

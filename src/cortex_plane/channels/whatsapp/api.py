@@ -26,6 +26,8 @@ TOKEN_CODES: Final = frozenset({0, 190})
 _LOCKED = 131031
 _LIMITS: Final[dict[int, float]] = {4: 60, 80007: 60, 130429: 5, 131048: 600, 131056: 6, 133016: 600, 368: 3600}
 """Codes of rate limits and blocks, and how many seconds they are waited for where Meta does not say."""
+_ONE_PERSON = 131056
+"""Too many messages to this person: others are not concerned."""
 _TROUBLE: Final = frozenset({1, 2, 131000, 131016, 131057, 133004})
 _PERSON: Final = frozenset({131021, 131026, 131030, 131062})
 """They are not on WhatsApp, did not accept its terms, or are not among the numbers that a test account may reach."""
@@ -104,7 +106,8 @@ def _error(answer: VendorAnswer) -> TryAgain | GraphRefusal:
     words = f"WhatsApp answered HTTP {answer.status}" + (f", {code}: {problem}" if problem else "") + "."
     if answer.status == 429 or code in _LIMITS:
         after = answer.retry_after
-        return TryAgain(words, after_seconds=_LIMITS.get(code, 5.0) if after is None else after)
+        after = _LIMITS.get(code, 5.0) if after is None else after
+        return TryAgain(words, after_seconds=after, only_chat=code == _ONE_PERSON)
     if answer.status >= 500 or code in _TROUBLE:
         return TryAgain(words, after_seconds=answer.retry_after)
     if answer.status == 401 or code in TOKEN_CODES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -53,18 +54,18 @@ def fit_card(lines: Sequence[CardLine], url: str, limit: int = MAX_BODY - _MARGI
     return fit(lines, limit - len(url) - 1, MARKUP.size)
 
 
-def _body(card: Card, now: datetime) -> tuple[str, bool]:
+def _body(card: Card, now: datetime, *, is_first: bool) -> tuple[str, bool]:
     """The text above the buttons, and whether everything that is decided on stands there."""
-    lines, is_whole = fit_card(card_lines(card, now), card.url, MAX_BODY)
+    heading, *others = card_lines(card, now)
+    heading = replace(heading, label=card_heading(card, is_first=is_first))
+    lines, is_whole = fit_card([heading, *others], card.url, MAX_BODY)
     text, link = MARKUP.lines(lines), f"\n{card.url}"
     is_short = len(text) + len(link) <= MAX_BODY  # else not even its first lines fit
     return text[: MAX_BODY - len(link)] + link, is_whole and is_short
 
 
 def card_message(card: Card, notification_id: UUID, now: datetime, *, is_first: bool) -> dict[str, Any]:
-    text, is_whole = _body(card, now)
-    if not is_first:
-        text = text.replace(card_heading(card), card_heading(card, is_first=False), 1)[:MAX_BODY]
+    text, is_whole = _body(card, now, is_first=is_first)
     actions = [button.action for button in card.buttons if is_whole or button.action is not ButtonAction.APPROVE]
     more = Button(action=ButtonAction.MORE, notification_id=notification_id, version=card.version)
     buttons = [*[button for button in card.buttons if button.action in actions][: MOST_BUTTONS - 1], more]

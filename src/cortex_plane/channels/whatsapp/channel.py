@@ -9,6 +9,7 @@ from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.card_text import chunks, shows_whole
+from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import cards, webhooks
 from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi, GraphRefusal
@@ -88,7 +89,7 @@ class WhatsAppChannel:
 
     def __init__(self, client: VendorClient) -> None:
         self._client = client
-        self._api = GraphApi(client)
+        self._api, self._parts = GraphApi(client), ReplyParts()
 
     async def close(self) -> None:
         await self._client.close()
@@ -166,9 +167,10 @@ class WhatsAppChannel:
             case Card() as card:
                 return await self._send_card(outgoing, card)
             case ChatReply() as reply:
-                return await self._send_texts(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT))
+                return await self._send_reply(outgoing, reply)
             case Alert() as alert:
-                return await self._send_texts(outgoing, [cards.alert_text(alert, outgoing.timestamp)])
+                text = cards.text_message(cards.alert_text(alert, outgoing.timestamp))
+                return Sent(message_ref=await self._api.send(outgoing.target, outgoing.target.address, text))
         raise Undeliverable("WhatsApp carries requests, replies and alerts, and nothing else.")
 
     async def _send_card(self, outgoing: Outgoing, card: Card) -> Sent:
@@ -203,11 +205,11 @@ class WhatsAppChannel:
             ref = None
         return Sent(message_ref=card_ref or ref, shown=_shown(card, form))
 
-    async def _send_texts(self, outgoing: Outgoing, texts: Sequence[str]) -> Sent:
-        refs = [
-            await self._api.send(outgoing.target, outgoing.target.address, cards.text_message(text)) for text in texts
-        ]
-        return Sent(message_ref=refs[-1] if refs else outgoing.earlier)
+    async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
+        async def send_part(text: str, _: str | None) -> str:
+            return await self._api.send(outgoing.target, outgoing.target.address, cards.text_message(text))
+
+        return await self._parts.send(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
 
 
 def _shown(card: Card, form: str) -> dict[str, Any]:

@@ -41,8 +41,9 @@ def receive(target: Target, request: InboundRequest) -> ReceivedRequest:
     if request.method == "GET":
         return _check_address(target, request)
     signature = request.headers.get("x-hub-signature-256", "")
-    mac = hmac.new(target.secrets.get("app_secret", "").encode(), request.body, hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(f"sha256={mac}".encode(), signature.encode()):
+    secret = target.secrets.get("app_secret", "")
+    mac = hmac.new(secret.encode(), request.body, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(f"sha256={mac}".encode(), signature.encode()) or not secret:
         raise _forged()
     try:
         payload = orjson.loads(request.body)
@@ -73,7 +74,7 @@ def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
     for entry in payload["entry"]:
         for change in entry["changes"]:
             value = change["value"]
-            if change["field"] == "account_update" and value.get("event") in _ENDS:
+            if change["field"] == "account_update" and _is_end(value):
                 event = str(value["event"])
                 yield InboundItem(
                     event_id=f"{event}:{entry['id']}:{entry.get('time', '')}"[:_MAX_ID], payload={"end": event}
@@ -94,11 +95,19 @@ def _items(payload: Mapping[str, Any], number: str) -> Iterator[InboundItem]:
                     yield InboundItem(event_id=f"{id[: _MAX_ID - 10]}:failed", payload={"status": report})
 
 
+def _is_end(value: Mapping[str, Any]) -> bool:
+    """`DISABLED_UPDATE` also announces that an account will be disabled, and that it is enabled again."""
+    if value.get("event") == "DISABLED_UPDATE":
+        return bool(value.get("ban_info", {}).get("waba_ban_state") == "DISABLE")
+    return value.get("event") in _ENDS
+
+
 def _contact(contacts: list[dict[str, Any]], message: Mapping[str, Any]) -> dict[str, Any]:
-    """Who wrote it, by phone number or by the id that the business has of them."""
-    for contact in contacts:
-        if contact.get("wa_id") == message.get("from") or contact.get("user_id") == message.get("from_user_id"):
-            return contact
+    """Who wrote it, by phone number or by the id that the business has of them. Either may be missing."""
+    for theirs, own in (("wa_id", "from"), ("user_id", "from_user_id")):
+        for contact in contacts:
+            if message.get(own) and contact.get(theirs) == message[own]:
+                return contact
     return {}
 
 

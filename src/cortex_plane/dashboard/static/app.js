@@ -137,6 +137,21 @@
     setTimeout(() => { delete event.target.dataset.sent; }, 8000);
   });
 
+  // What was sent leaves the line in which it was typed; what was typed meanwhile stays.
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const { elt, successful, requestConfig } = event.detail;
+    const line = document.querySelector("[data-composer] input[name=text]");
+    if (!line || !successful || !elt.matches("[data-composer]")) return;
+    if (line.value === requestConfig.parameters.text) line.value = "";
+    line.focus();
+  });
+
+  // A form that opens over the chat takes the focus, once.
+  document.addEventListener("htmx:afterSettle", () => {
+    const words = document.querySelector(".phone-sheet textarea:not([data-open])");
+    if (words) { words.dataset.open = "yes"; words.focus(); }
+  });
+
   // Keys -------------------------------------------------------------------------------------------------------
 
   const rows = () => [...document.querySelectorAll("[data-row]")];

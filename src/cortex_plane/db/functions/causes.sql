@@ -37,8 +37,10 @@ begin
     join message m on m.org_id = p_org and m.session_id = j.session_id
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
-      select m.author_id union all select m.key_id
-      -- A message of a channel: whoever set its connection up could have made it.
+      select m.author_id
+      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      union all select m.key_id where not exists (
+        select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
       union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all

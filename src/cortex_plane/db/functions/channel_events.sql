@@ -23,6 +23,8 @@ begin
   if not exists (select from channel_event e where e.next_attempt_at <= due) then
     return;
   end if;
+  -- What a crash of the database forgets of it is taken again.
+  perform set_config('synchronous_commit', 'off', true);
   while wanted > 0 loop
     select e.org_id into next_org from channel_event e
     where e.status = 'pending' and e.org_id > at_org order by e.org_id limit 1;
@@ -142,7 +144,8 @@ call pg_temp.give_functions('cortex_scheduler', 'claim_channel_events(uuid, text
   'forget_channel_events(interval, integer)', 'claim_channel_listeners(uuid, text[], integer, interval)',
   'renew_channel_listeners(uuid, uuid[], bigint[], integer[], interval)');
 
--- Just before an event is handled: the lease is renewed and the try is counted. No row: somebody else has it by now.
+-- Just before an event is handled: the lease is renewed and the try is counted. No row: somebody else has it by now. What comes of the
+-- event flushes the log; without it nothing was done.
 create or replace function begin_channel_event(p_org uuid, p_seq bigint, p_claim uuid, p_lease interval)
   returns table (
     event_id text, payload jsonb, attempts integer, id uuid, channel_type text, name text, config jsonb, sealed bytea,
@@ -151,6 +154,7 @@ create or replace function begin_channel_event(p_org uuid, p_seq bigint, p_claim
 #variable_conflict use_column
 begin
   perform set_config('app.org_id', p_org::text, true);
+  perform set_config('synchronous_commit', 'off', true);
   return query
     update channel_event e set attempts = e.attempts + 1, next_attempt_at = plane_now() + p_lease
     from channel_connection c

@@ -231,17 +231,16 @@ begin
     at_lane := started;
     round := false;
     while left_here > 0 loop
-      if cardinality(paused) = 0 then
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.lane > at_lane
-        order by n.lane, n.next_attempt_at limit 1;
-      else
-        -- Rows are compared as a whole for the index of lanes, as below.
-        select n.lane, n.next_attempt_at as earliest, n.channel_type into next_lane from notification n
-        where n.org_id = at_org and n.next_attempt_at is not null and n.connection_id <> all (paused)
-          and (n.lane, n.next_attempt_at) > (at_lane, 'infinity')
-        order by n.lane, n.next_attempt_at limit 1;
-      end if;
+      -- Channel by channel: a burst to one of the others is not walked through. Rows are compared as a whole, and the planner is kept from
+      -- guessing how many are paused, so that only their index can answer.
+      select f.lane, f.next_attempt_at as earliest into next_lane from unnest(p_channels) k (channel)
+      cross join lateral (
+        select n.org_id, n.channel_type, n.lane, n.next_attempt_at from notification n
+        where (n.org_id, n.channel_type, n.lane) > (at_org, k.channel, at_lane) and n.next_attempt_at is not null
+          and case when n.connection_id = any (paused) then false else true end
+        order by n.org_id, n.channel_type, n.lane, n.next_attempt_at limit 1) f
+      where f.org_id = at_org and f.channel_type = k.channel
+      order by f.lane, f.next_attempt_at limit 1;
       if not found or (round and next_lane.lane > started) then
         exit when round;
         round := true;
@@ -249,7 +248,7 @@ begin
         continue;
       end if;
       at_lane := next_lane.lane;
-      continue when next_lane.earliest > due or next_lane.channel_type <> all (p_channels);
+      continue when next_lane.earliest > due;
       continue when exists (
         select from notification n where n.org_id = at_org and n.lane = at_lane and n.taken_until > due);
       continue when not pg_try_advisory_xact_lock(at_lane);

@@ -64,7 +64,7 @@ async def receive(db: Database, door: InboundDoor, connection_id: UUID | None, r
         # What cannot be tied to an org has no place on its trail.
         meters().called_back(channel.channel_type if channel else "unknown", "hmac_invalid")
         log.warning("event refused", connection=str(connection_id), reason="hmac_invalid")
-        raise
+        raise _forged() from None
     except MalformedEvent:
         meters().called_back(channel.channel_type if channel else "unknown", "refused")
         log.warning("event refused", connection=str(connection_id), reason="malformed", bytes=len(request.body))
@@ -111,7 +111,7 @@ async def _org_of(db: Database, connection_id: UUID | None) -> UUID:
 
 
 def _forged() -> Unauthenticated:
-    """The same words for a connection that does not exist and for a signature that is not good."""
+    """The same words for a connection that does not exist and for a signature that is not good, of whichever channel."""
     return Unauthenticated(
         "The connection or the signature of this request is not valid.",
         code="event_signature_invalid",

@@ -1,4 +1,4 @@
-"""Presses of buttons: a decision by whoever pressed, judged as at any other door.
+"""Presses of buttons: a decision by the person who pressed, judged as at any other door.
 
 The button names a notification and the version that its message showed; it gives no right. A modified client can press what no message
 showed, so whether a button may do what it says is asked again, with the request as it is now.
@@ -66,7 +66,7 @@ MAX_REASON = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Pressed:
+class _CardButton:
     """A button with what stands behind it, as the person who pressed it sees it."""
 
     button: Button
@@ -104,11 +104,13 @@ async def _button_data(db: Database, event: StoredEvent, press: ButtonPress) -> 
 
 async def _show_more(db: Database, event: StoredEvent, press: ButtonPress, data: str) -> None:
     """All of a request, as it is now, for somebody who may see it."""
-    pressed = await _look_up(db, event, press, data)
+    card_button = await _look_up(db, event, press, data)
     card = cards.card(
-        cards.source_of(pressed.row, parse(Approval, pressed.row["approval"])), Occasion.REQUESTED, event.public_url
+        cards.source_of(card_button.row, parse(Approval, card_button.row["approval"])),
+        Occasion.REQUESTED,
+        event.public_url,
     )
-    card = cards.with_buttons(card, event.channel, pressed.button.notification_id)
+    card = cards.with_buttons(card, event.channel, card_button.button.notification_id)
     if isinstance(event.channel, MoreChannel):
         with contextlib.suppress(Undeliverable):  # they see it in the dashboard
             await event.channel.show_more(event.target, press, card)
@@ -123,12 +125,12 @@ async def _act(db: Database, event: StoredEvent, source: InboundEvent, data: str
     """False where more words are needed, or others."""
     kind = event.channel.channel_type
     try:
-        pressed = await _look_up(db, event, source, data)
-        _require_no_login(pressed)
-        if _needs_words(event, pressed, note):
-            await _ask(db, event, source, pressed)
+        card_button = await _look_up(db, event, source, data)
+        _require_no_login(card_button)
+        if _needs_words(event, card_button, note):
+            await _ask(db, event, source, card_button)
             return False
-        text, is_ours = await _decide(db, event, pressed, note)
+        text, is_ours = await _decide(db, event, card_button, note)
     except Stale:
         meters().called_back(kind, "conflict")
         await _show_again(db, event, data)
@@ -154,7 +156,7 @@ def _in_words(error: CortexError, event: StoredEvent) -> str:
     return error.message
 
 
-async def _look_up(db: Database, event: StoredEvent, source: InboundEvent, data: str) -> _Pressed:
+async def _look_up(db: Database, event: StoredEvent, source: InboundEvent, data: str) -> _CardButton:
     button = read_button(data)
     if button is None:
         raise NotFound(UNKNOWN_BUTTON, code="button_unknown")
@@ -168,68 +170,68 @@ async def _look_up(db: Database, event: StoredEvent, source: InboundEvent, data:
         approval = await approvals_store.get_approval(tx, row["approval_id"], person)
     if approval is None:
         raise Forbidden(NOT_FOR_YOU, code="not_an_approver")
-    return _Pressed(button=button, row=row, approval=approval[0], person=person)
+    return _CardButton(button=button, row=row, approval=approval[0], person=person)
 
 
-def _needs_words(event: StoredEvent, pressed: _Pressed, note: str | None) -> bool:
+def _needs_words(event: StoredEvent, card_button: _CardButton, note: str | None) -> bool:
     """Nobody is asked for words that would change nothing: what is refused anyway is refused at once."""
-    approval, button = pressed.approval, pressed.button
+    approval, button = card_button.approval, card_button.button
     is_open = approval.status is ApprovalStatus.PENDING and button.version == approval.version
     if note is not None or not is_open or event.channel.traits.reason is ReasonInput.NONE:
         return False
-    if pressed.choice is Choice.APPROVED or approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
+    if card_button.choice is Choice.APPROVED or approval.kind is ApprovalKind.UNCERTAIN_EFFECT:
         return False
-    return approval_rules.refusal(approval, pressed.person, pressed.choice) is None
+    return approval_rules.refusal(approval, card_button.person, card_button.choice) is None
 
 
-async def _ask(db: Database, event: StoredEvent, source: InboundEvent, pressed: _Pressed) -> None:
-    about = pressed.approval.tool_name
-    if pressed.choice is Choice.DENIED:
+async def _ask(db: Database, event: StoredEvent, source: InboundEvent, card_button: _CardButton) -> None:
+    about = card_button.approval.tool_name
+    if card_button.choice is Choice.DENIED:
         text = f"Why is {about} denied? Reply to this message with the reason, or with {SKIP}."
     else:
-        form = form_of(about, pressed.approval.arguments)
+        form = form_of(about, card_button.approval.arguments)
         text = "Reply to this message with your answer." if form is None else notify_rules.answer_prompt(form)
-    ref = await event.answer(source, text, ask_for=pressed.button.data)
+    ref = await event.answer(source, text, ask_for=card_button.button.data)
     if ref is None:
         return
     async with db.transaction(event.org_id) as tx:
         where = (event.target.connection_id, source.chat.id, ref)
-        await tx.rows(queries.insert_prompt, tx.org, *where, source.sender.id, pressed.button.data)
+        await tx.rows(queries.insert_prompt, tx.org, *where, source.sender.id, card_button.button.data)
 
 
-async def _decide(db: Database, event: StoredEvent, pressed: _Pressed, note: str | None) -> tuple[str, bool]:
+async def _decide(db: Database, event: StoredEvent, card_button: _CardButton, note: str | None) -> tuple[str, bool]:
     """The answer, and whether this press did it."""
-    approval, button = pressed.approval, pressed.button
+    approval, button = card_button.approval, card_button.button
     words = (note or "").strip()
     if button.version != approval.version and approval.status is ApprovalStatus.PENDING:
         raise Stale("It changed.", code="approval_changed")
-    if pressed.choice is Choice.APPROVED and approval.status is ApprovalStatus.PENDING:
-        require_shown_whole(event, pressed.row)
+    if card_button.choice is Choice.APPROVED and approval.status is ApprovalStatus.PENDING:
+        require_shown_whole(event, card_button.row)
     answer = None
-    if pressed.choice is Choice.RESPONDED and approval.status is ApprovalStatus.PENDING:
+    if card_button.choice is Choice.RESPONDED and approval.status is ApprovalStatus.PENDING:
         answer = notify_rules.read_answer(form_of(approval.tool_name, approval.arguments), words)
     decision = ApprovalDecision(
-        decision=pressed.choice,
+        decision=card_button.choice,
         version=button.version,
         input_hash=approval.input_hash,
-        reason=words[:MAX_REASON] or None if pressed.choice is not Choice.RESPONDED else None,
-        answer=answer if answer is not None or pressed.choice is not Choice.RESPONDED else words,
+        reason=words[:MAX_REASON] or None if card_button.choice is not Choice.RESPONDED else None,
+        answer=answer if answer is not None or card_button.choice is not Choice.RESPONDED else words,
     )
     once = IdempotencyKey(key=event.key, fingerprint=hashlib.sha256(orjson.dumps(event.payload)).digest())
     channel = Channel(event.channel.channel_type)
-    receipt = await decisions.decide(db, pressed.person, approval.id, decision, channel, once)
-    is_ours = receipt.result is RecordResult.OK or await _is_ours(db, event, pressed)
+    receipt = await decisions.decide(db, card_button.person, approval.id, decision, channel, once)
+    is_ours = receipt.result is RecordResult.OK or await _is_ours(db, event, card_button)
     meters().called_back(event.channel.channel_type, "ok" if is_ours else "duplicate")
     if not is_ours:
         await _show_again(db, event, button.data)
-    return _outcome(receipt.approval, pressed.choice, is_ours), is_ours
+    return _outcome(receipt.approval, card_button.choice, is_ours), is_ours
 
 
-async def _is_ours(db: Database, event: StoredEvent, pressed: _Pressed) -> bool:
+async def _is_ours(db: Database, event: StoredEvent, card_button: _CardButton) -> bool:
     """Whether this very event decided, before a process died that did not say so."""
-    key = decisions.own_key(pressed.person, event.key)
+    key = decisions.own_key(card_button.person, event.key)
     async with db.transaction(event.org_id) as tx:
-        return bool(await tx.value(approvals_store.queries.is_key_used, pressed.approval.id, key))
+        return bool(await tx.value(approvals_store.queries.is_key_used, card_button.approval.id, key))
 
 
 def _outcome(approval: Approval, choice: Choice, is_ours: bool) -> str:
@@ -241,11 +243,11 @@ def _outcome(approval: Approval, choice: Choice, is_ours: bool) -> str:
     return {Choice.APPROVED: "Approved.", Choice.DENIED: "Denied.", Choice.RESPONDED: "Your answer was sent."}[choice]
 
 
-def _require_no_login(pressed: _Pressed) -> None:
+def _require_no_login(card_button: _CardButton) -> None:
     """Raises ``Forbidden`` for what only somebody who is logged in decides. Anybody who may decide may deny it here."""
-    approval = pressed.approval
-    is_open = approval.status is ApprovalStatus.PENDING and pressed.button.version == approval.version
-    if is_open and pressed.choice is not Choice.DENIED and approval.template in ASKS_FOR_LOGIN:
+    approval = card_button.approval
+    is_open = approval.status is ApprovalStatus.PENDING and card_button.button.version == approval.version
+    if is_open and card_button.choice is not Choice.DENIED and approval.template in ASKS_FOR_LOGIN:
         raise Forbidden("This request is of high risk: a press is enough to deny it only.", code="login_required")
 
 

@@ -156,6 +156,7 @@ async def update_connection(
     async with db.transaction(actor.org_id) as tx:
         before = frame.require_found(await tenancy_store.get_connection(tx, id), "connection")
         frame.require_revision(before.revision, revision)
+        channels.require_changeable(before.config, change)
         values = await _connection_values(db, tx, id)
     set_values = {name: value for name, value in (change.config or {}).items() if value is not None}
     channels.check_fields(before.channel_type, set_values, change.secrets or {})
@@ -208,6 +209,7 @@ async def _store_change(
 ) -> identities.Connection:  # fmt: skip
     async with db.transaction(actor.org_id) as tx:
         before = frame.require_found(await tenancy_store.lock_connection(tx, id), "connection")
+        channels.require_changeable(before.config, change)
         if change.url is not None:
             identities.check_address(before.channel_type, change.url, channels.allowed)
         config: dict[str, str | None] = {**(change.config or {}), **({} if change.url is None else {"url": change.url})}

@@ -11,11 +11,18 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from cortex_plane.kernel.addresses import Allowed, literal
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.notify.model.channels import ChannelTraits, ConnectionField, ConnectionIdentity
 from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.tenancy.model import identities
-from cortex_plane.tenancy.model.identities import CHANNEL, Connection, ConnectionState, ServedChannel, ServedField
+from cortex_plane.tenancy.model.identities import (
+    CHANNEL,
+    Connection,
+    ConnectionChange,
+    ConnectionState,
+    ServedChannel,
+    ServedField,
+)
 
 IDENTIFY_SECONDS = 30.0
 PROGRAM = "web"
@@ -23,6 +30,8 @@ PROGRAM = "web"
 OWN = re.compile(r"x-[a-z0-9_-]+")
 """Other names for such programs."""
 EMAIL = "email"
+EMULATED = "emulated"
+"""The key of `config` that marks a connection to an emulator of `cortex up`. No channel has a field of this name, so no request sets it."""
 
 
 class VendorChannel(Protocol):
@@ -49,6 +58,8 @@ class ServedChannels:
     """Where others reach this plane; None where nobody set it."""
     local_url: str | None = None
     """Where programs on this machine reach it."""
+    emulates: bool = False
+    """Whether the emulators of `cortex up` run in this process."""
 
     @property
     def names(self) -> list[str]:
@@ -74,6 +85,16 @@ class ServedChannels:
                 hint="For a program of your own that hands messages over, use `web` or a name that begins with `x-`.",
                 field="channel_type",
             )
+
+    def require_changeable(self, config: Mapping[str, object], change: ConnectionChange) -> None:
+        """`cortex up` sets the values of connections to its emulators. Raises ``Conflict``."""
+        if EMULATED not in config:
+            return
+        if change.config is not None or change.secrets is not None or (change.enabled and not self.emulates):
+            raise Conflict(
+                "This connection leads to an emulator of `cortex up`, which sets its values and runs it.",
+                code="connection_emulated", hint="Create a connection of your own for this channel.",
+            )  # fmt: skip
 
     def list_served(self) -> list[ServedChannel]:
         return [self._describe_channel(name) for name in [*self.names, PROGRAM]]
@@ -152,7 +173,9 @@ class ServedChannels:
         target = Target(connection_id=id, connection=name, config=config, secrets=secrets, address="", member="")
         try:
             async with asyncio.timeout(IDENTIFY_SECONDS):
-                return await vendor.identify(target, self.inbound_url(channel_type, id, config))
+                identity = await vendor.identify(target, self.inbound_url(channel_type, id, config))
+            # At an emulator nobody has anything to do.
+            return replace(identity, to_do=()) if EMULATED in config else identity
         except TimeoutError:
             raise _no_answer(f"{channel_type} did not answer within {IDENTIFY_SECONDS:g} seconds.") from None
         except TryAgain as error:
@@ -168,7 +191,7 @@ class ServedChannels:
         """Where a vendor posts events. An emulator on this machine reaches the plane without a public address."""
         if channel_type not in self.vendors:
             return None
-        base = self.public_url
+        base = None if EMULATED in config else self.public_url
         if base is None and _is_local(config.get("api_url", "")):
             base = self.local_url
         return None if base is None else f"{base.rstrip('/')}/v1/connections/{id}/inbound"
