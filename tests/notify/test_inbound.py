@@ -25,7 +25,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
-from cortex_plane.notify.verbs import channel_events, inbound, listeners
+from cortex_plane.notify.verbs import channel_events, chats, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
@@ -514,6 +514,17 @@ async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.C
         "select m.text, s.agent_id from message m join session s on s.id = m.session_id order by m.text"
     )
     assert [row["agent_id"] == chosen.id for row in rows] == [True, False]
+
+
+async def test_agent_that_is_not_among_those_listed_is_chosen_by_its_slug(
+    world: World, admin: asyncpg.Connection, stage: PlainStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "MAX_LISTED", 1)
+    plane, _ = await talking(world, admin, stage)
+    for slug in ("older", "newer"):
+        await make_agent(world, [], slug=slug)
+    await plane.take(await stage.write("bea", "/agents older"))
+    assert "goes to Agent older" in (await stage.answers("bea"))[-1]
 
 
 async def test_code_works_in_a_private_chat_and_waits_for_its_member(
