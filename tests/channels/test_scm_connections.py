@@ -103,6 +103,8 @@ async def test_admin_says_whose_account_it_is(
     ann: Person = await world.person(Role.APPROVER, name="Ann")
     draft = {"member_id": str(ann.member_id), "external_user": external_user}
     path = f"/v1/connections/{made['id']}/mappings"
+    login = await http.post(path, json=draft | {"external_user": "ann"}, headers=world.admin.headers)
+    assert (login.status_code, login.json()["errors"][0]["field"]) == (422, "external_user"), "somebody else may get it"
     answer = await http.post(path, json=draft, headers=world.admin.headers)
     assert answer.status_code == 201, answer.text
     assert answer.json()["verified_at"] is not None

@@ -65,6 +65,12 @@ async def test_what_is_wrong_with_a_value_stands_in_the_form(
     assert "The vendor does not know this token." in refused.text
     assert 'value="kept name"' in refused.text
     assert "9:unknown" not in refused.text, "a secret is never shown again"
+    nobody = await connect(visitor, stage, agent="nobody", name="kept name")
+    assert (nobody.status_code, 'value="kept name"' in nobody.text) == (404, True)
+    path = (await connect(visitor, stage)).headers["location"]
+    page = await visitor.get(path)
+    long = await visitor.submit(page, path, **filled(stage, name="x" * 300))
+    assert (long.status_code, 'id="connection-error"' in long.text) == (422, True)
 
 
 async def test_a_connection_is_changed_checked_disabled_and_enabled(

@@ -25,7 +25,7 @@ from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
-from cortex_plane.notify.verbs import channel_events, inbound, listeners
+from cortex_plane.notify.verbs import channel_events, chats, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
 from cortex_plane.sessions.verbs import sessions
@@ -333,6 +333,8 @@ async def test_message_that_did_not_arrive_is_a_dead_letter(
     await plane.take(stage.signed(report))
     delivery = await delivery_of(strict, approval)
     assert (delivery.status, delivery.last_error) == (DeliveryStatus.DEAD, "The number is not on the network.")
+    events = (await approvals.get_approval(strict.db, strict.admin.actor, approval.id)).events
+    assert "undeliverable" in [event.event_type for event in events], "whoever looks at the request sees it"
 
 
 # Decisions.
@@ -397,7 +399,7 @@ async def test_button_of_another_connection_is_none(
 
 
 @pytest.mark.proves("D.823")
-async def test_high_risk_is_denied_but_not_approved_by_a_press(
+async def test_high_risk_is_denied_but_not_approved_or_answered_by_a_press(
     strict: World, admin: asyncpg.Connection, stage: PlainStage
 ) -> None:
     plane, _ = await talking(strict, admin, stage)
@@ -406,11 +408,12 @@ async def test_high_risk_is_denied_but_not_approved_by_a_press(
     _, (approval,) = await waiting(strict, Deploying(), call("deploy", plan={"to": "production"}))
     await plane.send()
     message = (await stage.messages())[-1]
-    assert "Approve" not in message.buttons
-    data = message.buttons["Deny"].replace("c1:d:", "c1:a:")
-    await plane.take(await stage.press_data("bea", message, data))
-    assert "high risk" in (await stage.answers("bea"))[-1]
-    assert (await shown(strict, approval.id)).status is ApprovalStatus.PENDING
+    assert set(message.buttons) == {"Deny"}
+    for action in ("c1:a:", "c1:r:"):
+        data = message.buttons["Deny"].replace("c1:d:", action)
+        await plane.take(await stage.press_data("bea", message, data))
+        assert "high risk" in (await stage.answers("bea"))[-1]
+        assert (await shown(strict, approval.id)).status is ApprovalStatus.PENDING
     await plane.take(await stage.press("bea", message, "Deny"))
     await plane.take(await stage.words("bea", "no"))
     assert (await shown(strict, approval.id)).status is ApprovalStatus.DENIED
@@ -511,6 +514,17 @@ async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.C
         "select m.text, s.agent_id from message m join session s on s.id = m.session_id order by m.text"
     )
     assert [row["agent_id"] == chosen.id for row in rows] == [True, False]
+
+
+async def test_agent_that_is_not_among_those_listed_is_chosen_by_its_slug(
+    world: World, admin: asyncpg.Connection, stage: PlainStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "MAX_LISTED", 1)
+    plane, _ = await talking(world, admin, stage)
+    for slug in ("older", "newer"):
+        await make_agent(world, [], slug=slug)
+    await plane.take(await stage.write("bea", "/agents older"))
+    assert "goes to Agent older" in (await stage.answers("bea"))[-1]
 
 
 async def test_code_works_in_a_private_chat_and_waits_for_its_member(

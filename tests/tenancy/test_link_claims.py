@@ -74,6 +74,13 @@ async def test_a_code_that_its_sender_sends_again_leads_to_the_same_claim(world:
         await links.claim_link(world.db, world.service.actor, world.connection.id, other)
 
 
+async def test_codes_are_sent_only_where_nobody_else_reads_them(world: World) -> None:
+    async with vendor_stage() as private, vendor_stage("github") as public:
+        connection_id = await private.connect_id(world)
+        await public.connect(world)
+    assert [each.id for each in await links.list_linkable(world.db, world.admin.actor)] == [connection_id]
+
+
 async def test_a_refused_claim_links_nothing(http: httpx.AsyncClient, world: World) -> None:
     mapping = await claim(world, world.admin, name="@mallory")
     refused = await http.post(f"/v1/me/link-claims/{mapping.id}/refuse", headers=world.admin.headers)

@@ -38,7 +38,8 @@ PAGE = 50
 OWN_PAGE = 100
 OF_CONFIG, OF_SECRETS = "config.", "secrets."
 """What the names of fields of a form begin with."""
-REFUSALS = (InvalidInput, Conflict, TryAgain)
+REFUSALS = (InvalidInput, NotFound, Conflict, TryAgain)
+"""Shown in the form, such as that there is no agent of this name."""
 
 
 def _served(visit: Visit) -> ServedChannels:
@@ -142,7 +143,11 @@ async def change_connection(visit: Visit) -> Response:
         "name": name if name != connection.name else None, "agent": visit.text("agent"),
         "config": config or None, "secrets": _values(visit, OF_SECRETS) or None,
     }  # fmt: skip
-    return await _changed(visit, id, parse_form(ConnectionChange, fields))
+    try:
+        change = parse_form(ConnectionChange, fields)
+    except InvalidInput as error:
+        return await _page_of(visit, id, error)
+    return await _changed(visit, id, change)
 
 
 async def _changed(visit: Visit, id: UUID, change: ConnectionChange) -> Response:

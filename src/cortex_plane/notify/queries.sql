@@ -229,7 +229,8 @@ where n.lane = $2 and n.id = f.id
 
 
 -- name: record_accepted
--- What only tells how it ended is no news after a day; an agent that waits for it is told however late.
+-- Locked before its connection, in the order of `record_deliveries`. What only tells how it ended is no news after a day; an agent that
+-- waits for it is told however late.
 select n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id, n.created_at,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.attempts, r.session_id, r.job_id,
   case when n.call_id is null then r.resolved_at end as resolved_at, plane_now() as now
@@ -237,6 +238,7 @@ from notification n
 left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
 left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
 where n.id = $1 and n.taken_by = $2
+for no key update of n
 
 
 -- name: release_channel_events
@@ -283,10 +285,16 @@ where n.connection_id = $1 and n.kind = 'approval' and r.org_id = n.org_id and r
 
 
 -- name: report_undelivered
-update notification n set status = 'dead', last_error = $3, next_attempt_at = null
-where n.org_id = $4 and n.connection_id = $1 and n.message_ref = $2 and n.status = 'delivered'
-  and n.created_at > plane_now() - interval '30 days'
-returning n.id, n.kind, n.approval_id, n.user_account_id
+with dead as (
+  update notification n set status = 'dead', last_error = $3, next_attempt_at = null
+  where n.org_id = $4 and n.connection_id = $1 and n.message_ref = $2 and n.status = 'delivered'
+    and n.created_at > plane_now() - interval '30 days'
+  returning n.*)
+select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, n.mapping_id, n.user_account_id as member_id,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, r.session_id, r.job_id
+from dead n
+left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
+left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
 
 
 -- name: resend_delivery

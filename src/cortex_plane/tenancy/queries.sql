@@ -471,7 +471,7 @@ limit 100
 
 -- name: list_linkable
 select id, channel_type, name, account from channel_connection
-where disabled_at is null and account is not null
+where disabled_at is null and account is not null and channel_type <> all (public_channels())
 order by channel_type, name, id
 limit 50
 

@@ -117,7 +117,7 @@ def with_buttons(card: Card, channel: InteractiveChannel, notification_id: UUID)
         return card
     actions = [ButtonAction.APPROVE] if may_approve(card, channel) else []
     actions.append(ButtonAction.DENY)
-    if card.kind is ApprovalKind.CALL:
+    if card.kind is ApprovalKind.CALL and card.template not in ASKS_FOR_LOGIN:
         actions.append(ButtonAction.RESPOND)
     buttons = (Button(action=action, notification_id=notification_id, version=card.version) for action in actions)
     return replace(card, buttons=tuple(buttons))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -61,8 +62,8 @@ async def read_chat(db: Database, event: StoredEvent, message: ChatMessage) -> C
         if row is None:
             raise AssertionError("an upsert returns its row")
         person = await person_of(tx, event, message)
-        ref = row["agent_id"] or event.agent_id or event.target.config.get("agent")
-        agent = await agents_store.get_agent(tx, str(ref)) if ref else None
+        agent_id = row["agent_id"] or event.agent_id
+        agent = await agents_store.get_agent(tx, str(agent_id)) if agent_id else None
     return ChatContext(event=event, message=message, chat_id=row["id"], person=person, agent=agent)
 
 
@@ -87,7 +88,8 @@ async def list_agents(db: Database, chat: ChatContext) -> list[str]:
 async def choose_agent(db: Database, chat: ChatContext, name: str) -> str:
     """What this person writes in this chat goes to the agent of this name or slug from now on; returns its name."""
     async with db.transaction(chat.event.org_id) as tx:
-        agents = await _reachable_agents(tx, chat)
+        by_slug = await agents_store.get_agent(tx, name.lower())
+        agents = [*_reachable(chat, [by_slug] if by_slug else []), *await _reachable_agents(tx, chat)]
         agent = next((a for a in agents if name.casefold() in (a.slug.casefold(), a.name.casefold())), None)
         if agent is None:
             raise NotFound(f"There is no agent {name[:100]}. /agents lists them.", code="agent_not_found")
@@ -96,6 +98,15 @@ async def choose_agent(db: Database, chat: ChatContext, name: str) -> str:
 
 
 async def _reachable_agents(tx: Transaction, chat: ChatContext) -> list[Agent]:
-    kind = chat.event.channel.channel_type
+    """The newest of them."""
     page = await agents_store.list_agents(tx, None, MAX_LISTED, AgentStatus.ACTIVE)
-    return [agent for agent in page.items if not agent.channel_permissions or kind in agent.channel_permissions]
+    return _reachable(chat, page.items)
+
+
+def _reachable(chat: ChatContext, agents: Sequence[Agent]) -> list[Agent]:
+    kind = chat.event.channel.channel_type
+    return [
+        agent
+        for agent in agents
+        if agent.status is AgentStatus.ACTIVE and (not agent.channel_permissions or kind in agent.channel_permissions)
+    ]

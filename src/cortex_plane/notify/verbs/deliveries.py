@@ -202,10 +202,7 @@ async def report_undelivered(db: Database, org_id: UUID, connection_id: UUID, re
         rows = await tx.rows(queries.report_undelivered, connection_id, report.message_ref, reason, org_id)
         actor = scheduler_actor(org_id, connection_id, "channels")
         for row in rows:
-            payload = {"delivery": str(row["id"]), "reason": reason}
-            if row["user_account_id"] is not None:
-                payload["member_id"] = str(row["user_account_id"])
-            await record(tx, actor, f"{row['kind']}_undeliverable", approval=row["approval_id"], **payload)
+            await _give_up(tx, actor, row["id"], row, reason, is_gone=False, suppress=False)
 
 
 async def revoke_connection(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:

@@ -126,6 +126,7 @@ async def _act(db: Database, event: StoredEvent, source: InboundEvent, data: str
     kind = event.channel.channel_type
     try:
         card_button = await _look_up(db, event, source, data)
+        _require_no_login(card_button)
         if _needs_words(event, card_button, note):
             await _ask(db, event, source, card_button)
             return False
@@ -242,11 +243,17 @@ def _outcome(approval: Approval, choice: Choice, is_ours: bool) -> str:
     return {Choice.APPROVED: "Approved.", Choice.DENIED: "Denied.", Choice.RESPONDED: "Your answer was sent."}[choice]
 
 
+def _require_no_login(card_button: _CardButton) -> None:
+    """Raises ``Forbidden`` for what only somebody who is logged in decides. Anybody who may decide may deny it here."""
+    approval = card_button.approval
+    is_open = approval.status is ApprovalStatus.PENDING and card_button.button.version == approval.version
+    if is_open and card_button.choice is not Choice.DENIED and approval.template in ASKS_FOR_LOGIN:
+        raise Forbidden("This request is of high risk: a press is enough to deny it only.", code="login_required")
+
+
 def require_shown_whole(event: StoredEvent, row: Row) -> None:
     """Raises ``Forbidden`` where no message of this channel may carry `Approve` for the request as it is now."""
     approval = parse(Approval, row["approval"])
-    if approval.template in ASKS_FOR_LOGIN:
-        raise Forbidden("This request is of high risk: a press is not enough to approve it.", code="login_required")
     card = cards.card(cards.source_of(row, approval), Occasion.REQUESTED, event.public_url)
     if not cards.may_approve(card, event.channel):
         raise Forbidden("A message of this channel cannot show all that you would approve.", code="not_shown_whole")

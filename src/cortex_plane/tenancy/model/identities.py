@@ -227,6 +227,10 @@ def check_address(channel_type: str, url: str | None, allowed: Allowed) -> None:
         check_url(url, allowed)
 
 
+def is_numeric_id(external_user: str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]{0,19}", external_user) is not None
+
+
 CHANNEL = "webhook"
 """The type of the connections that speak it."""
 VOUCHED_CHANNELS = (CHANNEL, "github", "gitlab")

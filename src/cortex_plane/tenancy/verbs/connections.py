@@ -275,7 +275,7 @@ async def rotate_secret(db: Database, actor: Actor, id: UUID) -> identities.NewS
 async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.MappingDraft) -> Mapping:
     """An admin vouches that this name in the other system is this member's. Only where the system signs what it says and
     belongs to the org; elsewhere people prove it themselves. Doing it twice changes nothing."""
-    require_vouching(await tenancy_store.lock_connection(tx, id))
+    require_vouching(await tenancy_store.lock_connection(tx, id), draft.external_user)
     member = await access.require_active(tx, draft.member_id)
     await tx.rows(queries.claim_one, id, draft.external_user)
     claims = await tenancy_store.claims(tx, id, draft.external_user)
@@ -299,10 +299,16 @@ async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
         await tx.rows(queries.add_set_up, id, sponsor)
 
 
-def require_vouching(row: SealedConnection | None) -> None:
+def require_vouching(row: SealedConnection | None, external_user: str) -> None:
     connection = frame.require_found(row, "connection")
     if connection.channel_type not in identities.VOUCHED_CHANNELS:
         require_webhook(row)
+    if connection.channel_type != identities.CHANNEL and not identities.is_numeric_id(external_user):
+        raise InvalidInput(
+            f"People are known by their numeric id on {connection.channel_type}: a login can be given up, and taken by somebody else.",
+            hint="GitHub shows it at https://api.github.com/users/LOGIN, GitLab on the person's profile.",
+            field="external_user",
+        )
 
 
 def require_webhook(row: SealedConnection | None) -> SealedConnection:

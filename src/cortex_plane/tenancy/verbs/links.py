@@ -189,7 +189,7 @@ class LinkableConnection:
 
 @transaction_verb(Permission.IDENTITY_LINK)
 async def list_linkable(tx: Transaction, actor: Actor) -> list[LinkableConnection]:
-    """The connections of the plane's own channels to which a member can send a code."""
+    """The connections of the plane's own channels to which a member can send a code in private."""
     access.require_member(actor, ONLY_MEMBERS)
     return many(LinkableConnection, await tx.rows(queries.list_linkable))
 
