@@ -41,7 +41,7 @@ NEWS = (Occasion.REMINDED, Occasion.ESCALATED)
 _SPACE = 400
 """Characters that a comment needs besides its lines: marker, commands and link."""
 _ACTIONS = {"approve": ButtonAction.APPROVE, "deny": ButtonAction.DENY, "respond": ButtonAction.RESPOND}
-_VERBS = frozenset({"new", "status", "pause", "resume", "agents", "link", "help", "start"})
+_VERBS = frozenset({"new", "status", "pause", "resume", "agents", "delegate", "link", "help", "start"})
 _SIGILS = re.compile(r"([@#!$%&~])(?=\w)")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&^$])")
 

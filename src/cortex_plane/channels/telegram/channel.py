@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "pause": "Pause the agent",
     "resume": "Let the agent go on",
     "agents": "List the agents, or choose another",
+    "delegate": "As a reply to a request: let a colleague decide it",
     "link": "Link this account with your account in the plane",
     "help": "What can be done here",
 }

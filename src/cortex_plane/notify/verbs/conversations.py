@@ -12,7 +12,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, Invalid
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.notify.model.channels import ChatMessage
 from cortex_plane.notify.store import queries
-from cortex_plane.notify.verbs import presses
+from cortex_plane.notify.verbs import delegations, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.chat_commands import run_command
 from cortex_plane.notify.verbs.chats import ChatContext, display_name, read_chat
@@ -31,6 +31,8 @@ async def hear(db: Database, event: StoredEvent, message: ChatMessage) -> None:
     text = message.text.strip()
     word, _, rest = text.partition(" ")
     is_command = word.startswith("/") and len(word) > 1
+    if word.lower() == delegations.COMMAND and await delegations.is_reply_to_card(db, event, message):
+        word, is_command = f"/{word}", True
     try:
         if message.attachments and not is_command:
             names = ", ".join(message.attachments)[:MAX_LISTED]
