@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-SCOPES = ("app_mentions:read", "chat:write", "commands", "im:history", "im:write")
+SCOPES = ("app_mentions:read", "chat:write", "commands", "im:history", "im:read", "im:write")
 EVENTS = ("app_mention", "app_uninstalled", "message.im", "tokens_revoked")
 COMMAND = "/cortex"
 
