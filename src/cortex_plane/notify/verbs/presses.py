@@ -182,12 +182,12 @@ def _needs_words(event: StoredEvent, pressed: _Pressed, note: str | None) -> boo
 
 
 async def _ask(db: Database, event: StoredEvent, source: InboundEvent, pressed: _Pressed) -> None:
-    about = pressed.approval.tool_name
+    about, is_reply = pressed.approval.tool_name, event.channel.traits.reason is ReasonInput.REPLY
     if pressed.choice is Choice.DENIED:
-        text = f"Why is {about} denied? Reply to this message with the reason, or with {SKIP}."
+        how = f" Reply to this message with the reason, or with {SKIP}." if is_reply else ""
+        text = f"Why is {about} denied?{how}"
     else:
-        form = form_of(about, pressed.approval.arguments)
-        text = "Reply to this message with your answer." if form is None else notify_rules.answer_prompt(form)
+        text = notify_rules.answer_prompt(form_of(about, pressed.approval.arguments), is_reply=is_reply)
     ref = await event.answer(source, text, ask_for=pressed.button.data)
     if ref is None:
         return
