@@ -434,6 +434,20 @@ class InteractiveSuite:
         await plane.take(await stage.press("bea", message, "Approve"))
         assert (await shown(strict, asked.id)).status is ApprovalStatus.APPROVED
 
+    async def test_request_is_handed_on_by_its_id(
+        self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        if not stage.channel.traits.conversations:
+            pytest.skip("people cannot write on this channel")
+        plane = await self._plane(strict, admin, stage)
+        asked, _ = await self._asked(plane)
+        id = (await delivery_of(strict, asked)).id
+        code = Button(action=ButtonAction.APPROVE, notification_id=id, version=1).short_id
+        await plane.take(await stage.write("bea", f"/delegate {code} Mia"))
+        details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
+        assert [(hop.from_member, hop.to_member) for hop in details.delegations] == [("Bea", "Mia")]
+        assert "Mia decides about deploy instead of you now" in (await stage.answers("bea"))[-1]
+
     async def test_every_ended_copy_has_no_live_button(
         self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
     ) -> None:

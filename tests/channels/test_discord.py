@@ -72,7 +72,7 @@ class TestSetUp:
         assert discord.endpoint == door.url
         (command,) = discord.commands
         verbs = [option["name"] for option in command["options"]]
-        assert verbs == ["ask", "new", "status", "pause", "resume", "agents", "link", "help"]
+        assert verbs == ["ask", "new", "status", "pause", "resume", "agents", "delegate", "link", "help"]
         assert door.refusals == ["unauthenticated"], "Discord tried a bad signature, once"
         assert door.items == {}
 
@@ -389,7 +389,8 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         ("verb", "options", "text"),
-        [("new", {}, "/new"), ("agents", {}, "/agents"), ("agents", {"name": "support"}, "/agents support"), ("link", {"code": "K7"}, "/link K7")],
+        [("new", {}, "/new"), ("agents", {}, "/agents"), ("agents", {"name": "support"}, "/agents support"), ("link", {"code": "K7"}, "/link K7"),
+         ("delegate", {"reason": "he knows", "name": "Cal Lee", "request": "k7q2m5xa"}, "/delegate k7q2m5xa Cal Lee he knows")],
     )  # fmt: skip
     async def test_a_verb_is_a_command(
         self, discord: DiscordEmulator, door: Door, verb: str, options: dict[str, str], text: str

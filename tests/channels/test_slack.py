@@ -15,10 +15,20 @@ import pytest_asyncio
 from slack_sdk.models.blocks import Block
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels.slack import events, history
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.slack.manifest import SCOPES
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, TEAM, SlackEmulator, SlackMessage, sign
+from cortex_plane.emulators.slack import (
+    APP_TOKEN,
+    BOT_TOKEN,
+    SIGNING_SECRET,
+    TEAM,
+    SlackEmulator,
+    SlackMessage,
+    WebApiError,
+    sign,
+)
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import InvalidInput, Unauthenticated
 from cortex_plane.notify.model.channels import (
@@ -414,12 +424,11 @@ async def test_a_reason_is_asked_for_by_a_form(vendor: SlackEmulator, channel: S
     sent = await channel.send(message(target(vendor), card_with_buttons()))
     vendor.press(BEA, last(vendor), "Deny")
     press = await next_event(vendor, channel, "interaction")
-    prompt = "Why is ship denied? Reply to this message with the reason, or with /skip."
+    prompt = "Why is ship denied?"
     assert await channel.answer(target(vendor), press, InboundAnswer(text=prompt, ask_for=DENY.data)) is None
     (form,) = vendor.views
     assert form.view["title"]["text"] == "Deny"
     assert "Why is ship denied?" in str(form.view["blocks"][0])
-    assert "/skip" not in str(form.view["blocks"][0])
     vendor.submit(form, {"words": "too early"})
     words = await next_event(vendor, channel, "interaction")
     assert isinstance(words, ButtonPress)
@@ -586,6 +595,109 @@ async def test_a_socket_delivers_and_acknowledges_what_was_stored(vendor: SlackE
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert len(vendor.acknowledged) >= 3
+
+
+class Inbox:
+    """What was stored, once for each id, as the plane does."""
+
+    def __init__(self, channel: SlackChannel) -> None:
+        self.texts: dict[str, str] = {}
+        self.cursor: str | None = None
+        self.grew = asyncio.Event()
+        self._channel = channel
+
+    async def deliver(self, items: Sequence[InboundItem], cursor: str | None) -> None:
+        self.cursor = cursor or self.cursor
+        for item in items:
+            event = self._channel.read(item.payload)
+            assert isinstance(event, ChatMessage)
+            self.texts.setdefault(item.event_id, event.text)
+        self.grew.set()
+
+    async def holds(self, *texts: str) -> None:
+        async with asyncio.timeout(20):
+            while sorted(self.texts.values()) != sorted(texts):
+                self.grew.clear()
+                await self.grew.wait()
+
+
+async def test_what_was_written_while_nobody_was_connected_is_read_once(
+    vendor: SlackEmulator, channel: SlackChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PAGE", 2)
+    where, inbox = socket_target(vendor), Inbox(channel)
+    await channel.identify(where, None)
+    first = asyncio.create_task(channel.listen(where, None, inbox.deliver))
+    vendor.write(BEA, "before")
+    await inbox.holds("before")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    for number in range(5):
+        vendor.write(BEA, f"meanwhile {number}")
+    for name in ("CAL", "DEE", "EVE"):
+        vendor.write(f"U0{name}", f"from {name}")
+    await channel.send(message(where, card_with_buttons()))
+    await vendor.idle()
+    vendor.forget_socket()
+    assert inbox.cursor is not None
+    begin = inbox.cursor.partition(".")[0]  # the emulator counts within a second
+    second = asyncio.create_task(channel.listen(where, begin, inbox.deliver))
+    texts = ["before", *(f"meanwhile {number}" for number in range(5)), "from CAL", "from DEE", "from EVE"]
+    await inbox.holds(*texts)
+    vendor.write(ANN, "after")
+    await inbox.holds(*texts, "after")
+    of_bea = [text for id, text in inbox.texts.items() if vendor.direct(BEA) in id]
+    assert of_bea == texts[:6], "oldest first"
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+
+async def test_what_is_older_than_the_connection_is_not_read(vendor: SlackEmulator, channel: SlackChannel) -> None:
+    where, inbox = socket_target(vendor), Inbox(channel)
+    await channel.identify(where, None)
+    vendor.write(BEA, "to nobody")
+    await vendor.idle()
+    vendor.forget_socket()
+    task = asyncio.create_task(channel.listen(where, None, inbox.deliver))
+    vendor.write(BEA, "to the plane")
+    await inbox.holds("to the plane")
+    assert not [kind for kind, _ in vendor.traffic if kind.startswith("conversations.")]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_history_that_cannot_be_read_keeps_nobody_from_being_heard(
+    vendor: SlackEmulator, channel: SlackChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> dict[str, Any]:
+        raise WebApiError("missing_scope", needed="im:read")
+
+    monkeypatch.setattr(vendor, "_list_channels", refuse)
+    where, inbox = socket_target(vendor), Inbox(channel)
+    await channel.identify(where, None)
+    task = asyncio.create_task(channel.listen(where, "1.0", inbox.deliver))
+    vendor.write(BEA, "hello")
+    await inbox.holds("hello")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_event_and_history_name_a_message_alike() -> None:
+    config = {"team_id": TEAM}
+    where = Target(connection_id=UUID(int=3), connection="slack", config=config, secrets={}, address="", member="")
+    written = {"type": "message", "user": BEA, "text": "hello", "ts": "17.000001"}
+    event = {**written, "channel": "D0BEA", "channel_type": "im"}
+    content = {"type": "event_callback", "team_id": TEAM, "event_id": "Ev1"}
+
+    def item(event: dict[str, Any]) -> InboundItem:
+        (only,) = events.read_envelope(where, {"type": "events_api", "payload": {**content, "event": event}})
+        return only
+
+    (by_history,) = events.history_items(where, "D0BEA", written)
+    assert item(event).event_id == by_history.event_id == "message:D0BEA:17.000001"
+    assert events.read_payload(item(event).payload) == events.read_payload(by_history.payload)
+    assert events.history_items(where, "D0BEA", {**written, "bot_id": "B1"}) == ()
+    assert item({**event, "subtype": "message_changed"}).event_id == "Ev1"
 
 
 @pytest.mark.parametrize("url", ["ws://10.0.0.1/x", "wss://127.0.0.1:1/x", "http://127.0.0.1/x", "x"])

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest_asyncio
 
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.slack import BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
+from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
-from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from cortex_plane.worker.channel_listener import ChannelListener
+from tests.channels.behaviour import Arrived, ChannelSuite, Failure, link
+from tests.channels.interactive_behaviour import InteractiveSuite, Plane, SeenMessage
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -53,7 +57,8 @@ class SlackStage:
 
     def __init__(self, vendor: SlackEmulator, channel: _AnsweringSlack, clock: list[float]) -> None:
         self.channel = channel
-        self._vendor, self._clock = vendor, clock
+        self.vendor = self._vendor = vendor
+        self._clock = clock
         self._world: World | None = None
 
     async def connect(self, world: World) -> UUID:
@@ -160,6 +165,45 @@ async def stage() -> AsyncIterator[SlackStage]:
         channel = _AnsweringSlack(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
         yield SlackStage(vendor, channel, clock)
         await channel.close()
+
+
+async def test_messages_of_a_downtime_reach_the_agent_once(
+    world: World, admin: asyncpg.Connection, stage: SlackStage
+) -> None:
+    """Between two processes that listen nobody does; the second one reads what was written meanwhile."""
+    vendor = stage.vendor
+    draft = ConnectionDraft(
+        channel_type="slack", name="socket", config={"api_url": vendor.api_url}, agent=world.agent.slug,
+        secrets={"bot_token": BOT_TOKEN, "app_token": APP_TOKEN},
+    )  # fmt: skip
+    new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(stage.channel))
+    plane = Plane(world, stage, new.id)
+    await link(admin, world, new.id, await world.person(Role.MEMBER, name="Bea"), stage.address("bea"))
+    bea = stage.address("bea")
+
+    async def heard(*texts: str) -> None:
+        async with asyncio.timeout(20):
+            while await admin.fetchval("select count(*) from message") < len(texts):
+                await plane.handle()
+                await asyncio.sleep(0.005)
+        assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == list(texts)
+
+    first, second, third = (ChannelListener(world.db, plane.door.channels, plane.inbox.wake) for _ in range(3))
+    await first.beat()
+    vendor.write(bea, "one")
+    await heard("one")
+    await first.leave()
+    vendor.write(bea, "two")
+    await vendor.idle()
+    vendor.forget_socket()
+    await second.beat()
+    await heard("one", "two")
+    await second.leave()
+    await third.beat()
+    vendor.write(bea, "three")
+    await heard("one", "two", "three")
+    await third.leave()
+    assert await admin.fetchval("select count(*) from channel_event") == 3
 
 
 class TestSlack(ChannelSuite):

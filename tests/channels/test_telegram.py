@@ -30,7 +30,7 @@ from cortex_plane.notify.model.notifications import (
     TryAgain,
     Undeliverable,
 )
-from cortex_plane.notify.verbs.channel_port import InteractiveChannel
+from cortex_plane.notify.verbs.channel_port import ActivityChannel, InteractiveChannel
 from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, card_with_buttons, message, posted, reply
 
 BEA, ANN, GROUP = 42, 43, -1001
@@ -452,6 +452,17 @@ async def test_an_answer_that_comes_too_late_for_the_button_is_a_message(
     assert press is not None
     await channel.answer(target(vendor), press, InboundAnswer(text="Approved."))
     assert last(vendor).text == "Approved."
+
+
+async def test_it_types_once_after_words_in_a_chat(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
+    assert isinstance(channel, ActivityChannel)
+    for text in ("Hello", "Are you there?"):
+        vendor.write(BEA, text)
+        event = await next_event(vendor, channel)
+        assert isinstance(event, ChatMessage)
+        await channel.show_activity(target(vendor), event)
+    assert vendor.actions == [(BEA, "typing")]
+    assert vendor.history == [], "nothing is sent"
 
 
 async def test_words_are_answered_under_them(vendor: TelegramEmulator, channel: TelegramChannel) -> None:

@@ -28,7 +28,7 @@ from cortex_plane.notify.model.channels import (
     read_button,
 )
 from cortex_plane.notify.model.notifications import ChatReply, Occasion, Target, TryAgain, Undeliverable
-from cortex_plane.notify.verbs.channel_port import InteractiveChannel, MoreChannel
+from cortex_plane.notify.verbs.channel_port import ActivityChannel, InteractiveChannel, MoreChannel
 from tests.channels.door import NOTIFICATION, NOW, URL, Door, approved, card, open_door, outgoing, target
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
@@ -435,6 +435,19 @@ class TestInbound:
         body = whatsapp.webhook(whatsapp.text("ada", "one")).replace(PHONE_NUMBER_ID.encode(), b"222222222")
         assert await whatsapp.post(body) == 200
         assert door.items == {}
+
+    async def test_it_types_below_a_message_once_in_a_chat(
+        self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door
+    ) -> None:
+        assert isinstance(channel, ActivityChannel)
+        events = [whatsapp.text("ada", "one"), whatsapp.text("ada", "two"), whatsapp.text("bea", "three")]
+        group = whatsapp.text("ada", "four", group="Y2FwaV9ncm91cDo")
+        await whatsapp.post(whatsapp.webhook(*events, group))
+        for event in door.events():
+            assert isinstance(event, ChatMessage)
+            await channel.show_activity(door.target, event)
+        assert whatsapp.typing == [events[0]["id"], events[2]["id"]]
+        assert shown_to(whatsapp) == [], "nothing is sent"
 
     async def test_a_file_is_an_attachment(
         self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel, door: Door

@@ -11,6 +11,7 @@ import httpx
 import pytest_asyncio
 from starlette.datastructures import State
 
+from cortex_plane.dashboard.qr_codes import qr_code
 from cortex_plane.tenancy.model.identities import ClaimDraft
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, links
@@ -129,6 +130,7 @@ async def test_a_code_is_shown_with_how_to_send_it_and_binds_after_a_confirmatio
     code = match[1]
     assert f"/link {code}" in answer.text
     assert f'href="https://t.me/cortex_bot?start={code}"' in answer.text
+    assert str(qr_code(f"https://t.me/cortex_bot?start={code}")) in answer.text
     draft = ClaimDraft(code=code, external_user_id="4711", display_name="@ada")
     mapping = await links.claim_link(world.db, world.service.actor, bot, draft)
     waiting = await visitor.get("/access/channels")

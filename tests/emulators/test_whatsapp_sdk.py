@@ -126,6 +126,15 @@ async def test_the_sdk_reads_what_people_write_and_press(whatsapp: WhatsAppEmula
     assert press.reply_to_message.id == card.id
 
 
+async def test_the_sdk_shows_that_it_types(whatsapp: WhatsAppEmulator, business: Business) -> None:
+    assert await whatsapp.post(whatsapp.webhook(whatsapp.text("ada", "Hello"))) == 200
+    (words,) = business.updates
+    await business.client.indicate_typing(words.id)
+    assert whatsapp.typing == [words.id]
+    with pytest.raises(errors.WhatsAppError):
+        await business.client.indicate_typing("wamid.unknown")
+
+
 async def test_the_sdk_reads_somebody_without_a_number(whatsapp: WhatsAppEmulator, business: Business) -> None:
     whatsapp.person("bea").shows_number = False
     assert await whatsapp.post(whatsapp.webhook(whatsapp.text("bea", "Hello"))) == 200

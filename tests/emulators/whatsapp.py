@@ -80,6 +80,8 @@ class WhatsAppEmulator:
         self.people: dict[str, Person] = {}
         self.sent: list[dict[str, Any]] = []
         """Messages of the business, in order, each with its `id`."""
+        self.typing: list[str] = []
+        """The messages of people below which it is shown that the business types."""
         self.templates: dict[tuple[str, str], int] = {}
         """How many variables the body of each approved template has, by name and language."""
         self.callback: str | None = None
@@ -257,6 +259,8 @@ class WhatsAppEmulator:
     async def _send(self, request: Request) -> dict[str, Any]:
         draft = orjson.loads(await request.body())
         _require(draft.get("messaging_product") == "whatsapp", "messaging_product must be whatsapp")
+        if "status" in draft:
+            return self._show_typing(draft)
         address = str(draft.get("to") or draft.get("recipient") or "")
         person = next((each for each in self.people.values() if address in (each.wa_id, each.user_id)), None)
         is_group = draft.get("recipient_type") == "group"
@@ -275,6 +279,16 @@ class WhatsAppEmulator:
             self.sent.append({**draft, "id": id})
         contact = {"input": address, "wa_id": person.wa_id if person else address}
         return {"messaging_product": "whatsapp", "contacts": [contact], "messages": [{"id": id}]}
+
+    def _show_typing(self, draft: dict[str, Any]) -> dict[str, Any]:
+        _require(draft["status"] == "read", "status must be read")
+        indicator = draft.get("typing_indicator")
+        _require(indicator in (None, {"type": "text"}), "typing_indicator.type must be text")
+        known = {message["id"] for person in self.people.values() for message in person.messages}
+        _require(draft.get("message_id") in known, "message_id: no such message")
+        if indicator is not None:
+            self.typing.append(str(draft["message_id"]))
+        return {"success": True}
 
     def _refuse_for_window(self, person: Person, id: str) -> None:
         details = "Message failed to send because more than 24 hours have passed since the customer last replied to this number."

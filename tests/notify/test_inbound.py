@@ -24,7 +24,8 @@ from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, InboundItem
+from cortex_plane.notify.model.channels import MAX_EVENT_BYTES, ChatMessage, InboundItem
+from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.notify.verbs import channel_events, chats, inbound, listeners
 from cortex_plane.notify.verbs.inbound import InboundDoor, VendorRequest
 from cortex_plane.sessions.model.sessions import MessageDraft
@@ -502,6 +503,36 @@ async def test_reply_to_a_guest_reaches_the_member_whom_they_turned_out_to_be(
     await links.confirm_link(world.db, bea.actor, claim.id)
     await answered(world, admin, plane)
     assert [message.chat for message in await stage.messages()] == ["dm-u-bea", "dm-u-guest"]
+
+
+class BusyChannel(PlainChannel):
+    """It shows that an agent works, or fails to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
+        self.shown: list[str] = []
+
+    async def show_activity(self, target: Target, event: ChatMessage) -> None:
+        assert target.secrets
+        self.shown.append(event.text)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, TryAgain("Slow down.", after_seconds=9), Undeliverable("No."), TimeoutError()])
+async def test_activity_is_shown_for_a_message_that_an_agent_got(
+    world: World, admin: asyncpg.Connection, error: Exception | None
+) -> None:
+    async with vendor() as place:
+        stage = PlainStage(place, channel := BusyChannel(error))
+        plane, _ = await talking(world, admin, stage)
+        for text in ("/status", "Hello"):
+            await plane.take(await stage.write("bea", text))
+        assert channel.shown == ["Hello"]
+        assert await admin.fetchval("select count(*) from message") == 1
+        assert await statuses(admin) == ["done", "done"], "nobody waits because it failed"
+        await channel.close()
 
 
 async def test_chosen_agent_hears_this_chat_alone(world: World, admin: asyncpg.Connection, stage: PlainStage) -> None:

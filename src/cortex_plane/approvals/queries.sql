@@ -97,6 +97,19 @@ order by u.display_name, u.id
 limit $4
 
 
+-- name: delegates_in_words
+-- Who could take somebody's part in a request, among those with whose name the words begin. The longest name comes first.
+select u.id, u.display_name
+from approval_request r join user_account u on u.org_id = r.org_id
+where r.id = $1 and u.id <> $2 and starts_with(lower($3) || ' ', lower(u.display_name) || ' ') and u.deactivated_at is null
+  and taker_refusal(r, u) is null
+  and not exists (
+    select from approval_vote v
+    where v.org_id = r.org_id and v.approval_id = r.id and v.version = r.version and v.user_account_id = u.id)
+order by length(u.display_name) desc, u.id
+limit $4
+
+
 -- name: escalate_approval
 select escalate_approval($1, $2, $3)
 

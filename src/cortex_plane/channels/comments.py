@@ -43,7 +43,7 @@ _SPACE = 400
 _GROWTH = 4
 """By how much markup may be longer than what it shows."""
 _ACTIONS = {"approve": ButtonAction.APPROVE, "deny": ButtonAction.DENY, "respond": ButtonAction.RESPOND}
-_VERBS = frozenset({"new", "status", "pause", "resume", "agents", "link", "help", "start"})
+_VERBS = frozenset({"new", "status", "pause", "resume", "agents", "delegate", "link", "help", "start"})
 _SIGILS = re.compile(r"([@#!$%&~]|\bGH-)(?=\w)", re.IGNORECASE)
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&^$])")
 

@@ -6,12 +6,12 @@ Secrets are typed into forms and never shown again. Everything works without a s
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 from uuid import UUID
 
 from starlette.responses import Response
 
 from cortex_plane.dashboard import pages
+from cortex_plane.dashboard.qr_codes import chat_link, qr_code
 from cortex_plane.dashboard.visits import Visit, parse_form, signed_in
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.pages import encode_position
@@ -207,12 +207,9 @@ async def show_own(visit: Visit, code: LinkCode | None = None) -> Response:
 
 
 def _way(connection: links.LinkableConnection, code: LinkCode | None) -> dict[str, Any]:
-    """How a code is sent over a connection; Telegram opens the chat with a link that carries it."""
-    account = (connection.account or "").lstrip("@")
-    deep_link = None
-    if code is not None and connection.channel_type == "telegram" and account:
-        deep_link = f"https://t.me/{quote(account, safe='')}?start={quote(code.code, safe='')}"
-    return {"connection": connection, "deep_link": deep_link}
+    """How a code is sent over a connection: where the channel has such links, one that carries it, and the same for a phone."""
+    link = chat_link(connection.channel_type, connection.account or "", code.code) if code else None
+    return {"connection": connection, "deep_link": link, "qr_code": qr_code(link) if link else None}
 
 
 async def issue_code(visit: Visit) -> Response:

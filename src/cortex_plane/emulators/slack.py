@@ -312,7 +312,7 @@ class SlackEmulator:
         return {
             "auth.test": self._auth_test, "chat.postMessage": self._post_message, "chat.update": self._update,
             "chat.postEphemeral": self._post_ephemeral, "conversations.open": self._open,
-            "conversations.history": self._history, "views.open": self._open_view, "users.info": self._user_info,
+            "conversations.history": self._history, "conversations.list": self._list_channels, "views.open": self._open_view, "users.info": self._user_info,
             "apps.connections.open": self._open_socket,
         }  # fmt: skip
 
@@ -376,8 +376,22 @@ class SlackEmulator:
         channel = self._channel(str(parameters.get("channel") or ""))
         oldest, limit = float(parameters.get("oldest") or 0), int(parameters.get("limit") or 100)
         newer = [message for message in channel.messages.values() if float(message.ts) > oldest and not message.thread]
-        messages = [self._message(message) for message in reversed(newer)]
-        return {"messages": messages[:limit], "has_more": len(messages) > limit, "pin_count": 0}
+        messages, begin = [self._message(message) for message in reversed(newer)], int(parameters.get("cursor") or 0)
+        is_more = len(messages) > begin + limit
+        answer = {"messages": messages[begin : begin + limit], "has_more": is_more, "pin_count": 0}
+        return {**answer, "response_metadata": {"next_cursor": str(begin + limit)}} if is_more else answer
+
+    def _list_channels(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        if str(parameters.get("types")) != "im":
+            raise WebApiError("missing_scope", needed="channels:read", provided="im:read")
+        direct = [channel for channel in self._channels.values() if channel.user is not None]
+        page, begin = int(parameters.get("limit") or 100), int(parameters.get("cursor") or 0)
+        rows = [
+            {"id": channel.id, "is_im": True, "user": channel.user, "is_user_deleted": False, "created": 0}
+            for channel in direct[begin : begin + page]
+        ]
+        following = str(begin + page) if begin + page < len(direct) else ""
+        return {"channels": rows, "response_metadata": {"next_cursor": following}}
 
     def _open_view(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         user, at = self._triggers.pop(str(parameters.get("trigger_id") or ""), ("", 0.0))
@@ -443,6 +457,10 @@ class SlackEmulator:
         """Ask the app to connect anew, as Slack does every few hours."""
         if self._socket is not None:
             await self._socket.send_json({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
+
+    def forget_socket(self) -> None:
+        """Events that nobody took are not sent again, as Slack does after some minutes."""
+        self._envelopes.clear()
 
     async def _send_envelope(self, kind: str, payload: Mapping[str, Any]) -> None:
         id = f"envelope-{next(self._numbers)}"

@@ -158,6 +158,10 @@ on conflict (org_id, connection_id, chat_id, message_ref) do update
   set sender_id = excluded.sender_id, data = excluded.data, created_at = plane_now()
 
 
+-- name: is_card
+select 1 from notification where connection_id = $1 and message_ref = $2 and kind = 'approval' limit 1
+
+
 -- name: last_prompt
 select message_ref, data from channel_prompt where connection_id = $1 and chat_id = $2 and sender_id = $3
 order by created_at desc limit 1
@@ -175,6 +179,15 @@ where ($1::timestamptz is null or (n.created_at, n.id) < ($1, $2::uuid))
   and ($5::uuid is null or n.approval_id = $5)
 order by n.created_at desc, n.id desc
 limit $3
+
+
+-- name: list_person_cards
+-- Cards over a connection that this person got, or that stand in this place, the newest first; with a message, those alone that it is.
+select n.id, n.approval_id from notification n
+where n.connection_id = $1 and n.kind = 'approval' and ($2::text is null or n.message_ref = $2)
+  and (n.user_account_id = $3 or (n.mapping_id is null and lower(n.address) = lower($4)))
+order by n.created_at desc, n.id desc
+limit $5
 
 
 -- name: list_place_cards

@@ -113,14 +113,15 @@ _LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]{0,63})\s*[:=]\s*(.*?)\s*")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 
-def answer_prompt(form: QuestionForm) -> str:
-    """What is asked of somebody who answers a question in a chat."""
-    if form.choices:
-        return "Reply to this message with one of these:\n" + "\n".join(f"- {choice}" for choice in form.choices)
-    if form.schema is None:
-        return "Reply to this message with your answer."
+def answer_prompt(form: QuestionForm | None, *, is_reply: bool) -> str:
+    """What is asked of somebody who answers in a chat: by a reply, or in a form."""
+    answer = "Reply to this message with" if is_reply else "Answer with"
+    if form is not None and form.choices:
+        return f"{answer} one of these:\n" + "\n".join(f"- {choice}" for choice in form.choices)
+    if form is None or form.schema is None:
+        return "Reply to this message with your answer." if is_reply else "What do you answer?"
     lines = [f"{field.name}: {field.description or field.label}" for field in form.fields]
-    return "Reply to this message with one line for each of these, as `name: value`:\n" + "\n".join(lines)
+    return f"{answer} one line for each of these, as `name: value`:\n" + "\n".join(lines)
 
 
 def read_answer(form: QuestionForm | None, words: str) -> Any:

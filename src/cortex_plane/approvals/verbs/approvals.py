@@ -109,17 +109,21 @@ async def next_level(tx: Transaction, actor: Actor, approval_id: UUID) -> Approv
 
 
 @verb(Permission.APPROVAL_DECIDE)
-async def delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
+async def delegate(
+    db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft, *, channel: Channel = Channel.API
+) -> Approval:
     """Whoever could approve it hands their part to somebody else with the clearance, and decides no more."""
     db = db.own(PoolPurpose.DECISIONS)
-    approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft))
+    approval = await decisions.retry_on_conflict(lambda: _delegate(db, actor, id, draft, channel))
     meters().delegated(actor.org_id)
     return approval
 
 
-async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft) -> Approval:
+async def _delegate(
+    db: Database, actor: Actor, id: UUID, draft: approval_model.DelegationDraft, channel: Channel
+) -> Approval:
     async with db.transaction(actor.org_id) as tx:
-        row = await decisions.open_visible(tx, id, actor, Channel.API)
+        row = await decisions.open_visible(tx, id, actor, channel)
         approval = row.approval
         taker = one(Candidate, await tx.row(queries.find_taker, id, draft.to))
         if taker is None:
@@ -128,7 +132,7 @@ async def _delegate(db: Database, actor: Actor, id: UUID, draft: approval_model.
         others = {decider.id: decider.roles for decider in able if decider.id != actor.user_account_id}
         error = cannot_delegate(row, actor, taker, others)
         if error is not None:
-            await decisions.note_refused_decision(tx, row, actor, Channel.API, "delegated", approval.version, error)
+            await decisions.note_refused_decision(tx, row, actor, channel, "delegated", approval.version, error)
         else:
             by, to = (actor.user_account_id, actor.name), (taker.id, taker.name, taker.clearance)
             await tx.rows(queries.insert_delegation, tx.org, id, *by, *to, draft.reason)
@@ -156,3 +160,16 @@ async def list_delegates(
     besides = actor.user_account_id or actor.key_id
     rows = await tx.rows(queries.delegates_of_approval, approval_id, besides, name, AT_MOST)
     return many(approval_model.Delegate, rows)
+
+
+@transaction_verb(Permission.ABSENCE_WRITE)
+async def delegates_in_words(
+    tx: Transaction, actor: Actor, approval_id: UUID, words: str
+) -> list[approval_model.Delegate]:
+    """Those who could take the caller's part, and with whose name the words begin; more than one where names are the same."""
+    require_found(await approvals_store.get_approval(tx, approval_id, actor), "approval")
+    besides = actor.user_account_id or actor.key_id
+    rows = await tx.rows(queries.delegates_in_words, approval_id, besides, words, AT_MOST)
+    delegates = many(approval_model.Delegate, rows)
+    longest = len(delegates[0].display_name) if delegates else 0
+    return [delegate for delegate in delegates if len(delegate.display_name) == longest]

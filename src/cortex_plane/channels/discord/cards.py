@@ -72,9 +72,14 @@ def card_message(card: Card, now: datetime, *, is_first: bool) -> dict[str, Any]
     is_pending = card.status is ApprovalStatus.PENDING
     colour = _COLOURS.get(card.risk, _GREY) if is_pending else _OUTCOMES.get(card.status, _GREY)
     buttons = [button for button in card.buttons if is_whole or button.action is not ButtonAction.APPROVE]
+    embeds: list[dict[str, Any]] = [{"description": text, "color": colour} for text in _pages(lines)]
+    if is_pending and embeds and card.buttons:
+        # People type it: a command of Discord cannot be a reply.
+        first = Button(action=ButtonAction.MORE, notification_id=card.buttons[0].notification_id, version=1)
+        embeds[-1]["footer"] = {"text": f"Request {first.short_id}"}
     return {
         "content": _heading(card, now, is_first=is_first),
-        "embeds": [{"description": text, "color": colour} for text in _pages(lines)],
+        "embeds": embeds,
         "components": _components(buttons if is_pending else (), card.url),
         "allowed_mentions": _NO_MENTIONS,
     }

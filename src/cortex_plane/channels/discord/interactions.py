@@ -41,17 +41,20 @@ LONGEST_NOTE = 1000
 NOTE = "note"
 
 FREE_TEXT = "ask"
-COMMANDS: Final[tuple[tuple[str, str, str | None, str, bool], ...]] = (
-    (FREE_TEXT, "Write to the agent", "text", "What to say", True),
-    ("new", "Begin a new conversation", None, "", False),
-    ("status", "What the agent is doing", None, "", False),
-    ("pause", "Pause the agent", None, "", False),
-    ("resume", "Let the agent go on", None, "", False),
-    ("agents", "List the agents, or choose one", "name", "The agent to talk to", False),
-    ("link", "Link this account to yours on the plane", "code", "The code that the dashboard shows", True),
-    ("help", "What you can do here", None, "", False),
-)
-"""Verb, description; the name of its option, what it is for, whether it is required."""
+COMMANDS: Final[tuple[tuple[str, str, tuple[tuple[str, str, bool], ...]], ...]] = (
+    (FREE_TEXT, "Write to the agent", (("text", "What to say", True),)),
+    ("new", "Begin a new conversation", ()),
+    ("status", "What the agent is doing", ()),
+    ("pause", "Pause the agent", ()),
+    ("resume", "Let the agent go on", ()),
+    ("agents", "List the agents, or choose one", (("name", "The agent to talk to", False),)),
+    ("delegate", "Let a colleague decide a request instead of you", (
+        ("request", "The id below the request", True), ("name", "Your colleague", True), ("reason", "Why", False),
+    )),
+    ("link", "Link this account to yours on the plane", (("code", "The code that the dashboard shows", True),)),
+    ("help", "What you can do here", ()),
+)  # fmt: skip
+"""Verb, description; of each of its options the name, what it is for, whether it is required."""
 _TYPED_COMMAND = re.compile(rf"(?<![\w/])/(?=({'|'.join(verb for verb, *_ in COMMANDS)})\b)")
 
 
@@ -63,8 +66,8 @@ def as_typed(text: str) -> str:
 def commands() -> list[dict[str, Any]]:
     """The one command `/cortex`, as Discord registers it."""
     verbs = []
-    for verb, description, option, meaning, required in COMMANDS:
-        options = [] if option is None else [_option(option, meaning, required)]
+    for verb, description, declared in COMMANDS:
+        options = [_option(*option) for option in declared]
         verbs.append({"type": _SUBCOMMAND, "name": verb, "description": description, "options": options})
     description = "Talk to an agent, and steer it"
     return [{"type": 1, "name": "cortex", "description": description, "contexts": [0, 1], "options": verbs}]
@@ -146,12 +149,18 @@ def _essence(payload: Mapping[str, Any]) -> dict[str, Any]:
     }
     if payload["type"] == COMMAND:
         (verb,) = data["options"]
-        values = [str(option["value"]) for option in verb.get("options", ())]
-        return {**essence, "verb": str(verb["name"]), "value": values[0] if values else ""}
+        return {**essence, "verb": str(verb["name"]), "value": _values(verb)}
     essence |= {"custom_id": str(data["custom_id"]), "message_id": (payload.get("message") or {}).get("id")}
     if payload["type"] == FORM:
         essence["note"] = _note(data["components"])
     return essence
+
+
+def _values(verb: Mapping[str, Any]) -> str:
+    """What was typed, in the order in which the command names it: people fill options in any order."""
+    order = {name: n for _, _, options in COMMANDS for n, (name, *_) in enumerate(options)}
+    options = sorted(verb.get("options", ()), key=lambda option: order.get(option["name"], 0))
+    return " ".join(str(option["value"]) for option in options)
 
 
 def _note(rows: list[dict[str, Any]]) -> str:

@@ -20,10 +20,6 @@ ACTION_PREFIX = "cortex_"
 _INPUT_LIMIT = 3000
 _TITLES = {ButtonAction.DENY: "Deny", ButtonAction.RESPOND: "Respond", ButtonAction.APPROVE: "Approve"}
 _STYLES = {ButtonAction.APPROVE: "primary", ButtonAction.DENY: "danger"}
-_PHRASES = (
-    (" Reply to this message with the reason, or with /skip.", ""),
-    ("Reply to this message with", "Answer with"),
-)
 _PROMPT_LIMIT = 2000
 _DATE = "{date_short_pretty} at {time}"
 
@@ -151,9 +147,6 @@ def _spans(block: MarkdownBlock) -> list[Block]:
 def words_form(action: ButtonAction, prompt: str, metadata: Mapping[str, str]) -> Block:
     """The form that asks for a reason, or for an answer."""
     is_reason = action is ButtonAction.DENY
-    # The words of the plane are written for channels that ask by a message.
-    for phrase, instead in _PHRASES:
-        prompt = prompt.replace(phrase, instead)
     return {
         "type": "modal",
         "callback_id": FORM,

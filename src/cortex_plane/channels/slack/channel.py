@@ -6,6 +6,7 @@ pressed or typed is shown to nobody else.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +15,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
 from cortex_plane.channels.markdown import visible_text
 from cortex_plane.channels.reply_parts import ReplyParts
-from cortex_plane.channels.slack import blocks, events, socket_mode
+from cortex_plane.channels.slack import blocks, events, history, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
@@ -215,10 +216,15 @@ class SlackChannel:
     def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
         return events.read_payload(payload)
 
-    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
-        """By Socket Mode, which has no cursor: Slack keeps nothing while nobody is connected."""
+    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
+        """By Socket Mode, in which Slack keeps nothing while nobody is connected: what people wrote meanwhile is read from the history. The
+        cursor is when the connection was first listened to, because what is older was written to nobody."""
         socket_mode.require_websockets()
-        await socket_mode.listen(self._client, self._api, target, deliver)
+        now = time.time()
+        if cursor is None:
+            await deliver((), f"{now:.6f}")
+        since = None if cursor is None else max(float(cursor), now - history.MOST_SECONDS)
+        await socket_mode.listen(self._client, self._api, target, since, deliver)
 
     # Answers.
 

@@ -60,7 +60,7 @@ def read_request(target: Target, request: channels.InboundRequest) -> channels.R
         if content.get("type") == "url_verification":
             challenge = str(content.get("challenge", ""))[:500]
             return channels.ReceivedRequest(reply=channels.InboundReply(body=challenge.encode()))
-        id = str(content.get("event_id", ""))
+        id = _event_id(content)
     return channels.ReceivedRequest(items=_items(target, content, id))
 
 
@@ -83,10 +83,31 @@ def read_envelope(target: Target, envelope: Mapping[str, Any]) -> tuple[channels
         return ()
     match envelope.get("type"):
         case "events_api":
-            return _items(target, content, str(content.get("event_id", "")))
+            return _items(target, content, _event_id(content))
         case "slash_commands":
             content = {**content, "type": "command"}
     return _items(target, content, _trigger_id(content))
+
+
+def history_items(target: Target, channel: str, message: Any) -> tuple[channels.InboundItem, ...]:
+    """A message in direct messages as the event of it would have been; none for what no person wrote."""
+    if not isinstance(message, dict):
+        return ()
+    event = {**message, "type": "message", "channel": channel, "channel_type": "im"}
+    content = {"type": "event_callback", "team_id": target.config.get("team_id"), "event": event}
+    event_id = _event_id(content)
+    items = _items(target, content, event_id) if event_id else ()
+    return tuple(item for item in items if read_payload(item.payload) is not None)
+
+
+def _event_id(content: Mapping[str, Any]) -> str:
+    """Of a message in direct messages the place where it stands: the history has it too, and knows no ids of events."""
+    event = content.get("event")
+    if isinstance(event, dict) and event.get("type") == "message" and event.get("subtype") in (None, "file_share"):
+        channel, ts = event.get("channel"), event.get("ts")
+        if isinstance(channel, str) and isinstance(ts, str) and channel and ts:
+            return f"message:{channel}:{ts}"
+    return str(content.get("event_id", ""))
 
 
 def _form(body: bytes) -> tuple[dict[str, Any], str]:

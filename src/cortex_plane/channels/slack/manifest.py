@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-SCOPES = ("app_mentions:read", "chat:write", "commands", "im:history", "im:write")
+SCOPES = ("app_mentions:read", "chat:write", "commands", "im:history", "im:read", "im:write")
 EVENTS = ("app_mention", "app_uninstalled", "message.im", "tokens_revoked")
 COMMAND = "/cortex"
 
@@ -14,7 +14,7 @@ def app_manifest(name: str, inbound_url: str | None) -> str:
     place = {} if inbound_url is None else {"url": inbound_url}
     request = {} if inbound_url is None else {"request_url": inbound_url}
     command = {
-        "command": COMMAND, **place, "description": "new, status, pause, resume, agents, link, help",
+        "command": COMMAND, **place, "description": "new, status, pause, resume, agents, delegate, link, help",
         "usage_hint": "status", "should_escape": False,
     }  # fmt: skip
     return json.dumps(

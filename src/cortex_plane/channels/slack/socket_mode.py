@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from cortex_plane.channels.slack import events
+from cortex_plane.channels.slack import events, history
 from cortex_plane.channels.slack.web_api import SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput, extra
@@ -30,12 +31,21 @@ def require_websockets() -> None:
         import websockets  # noqa: F401
 
 
-async def listen(client: VendorClient, api: SlackApi, target: Target, deliver: Deliver) -> None:
-    """One connection after the other: Slack closes each after some hours, and says so before."""
-    while True:
-        body = (await api.open_socket(target)).require()
-        async with _connect(client, str(body.get("url", ""))) as connection:
-            await _read(connection, target, deliver)
+async def listen(client: VendorClient, api: SlackApi, target: Target, since: float | None, deliver: Deliver) -> None:
+    """One connection after the other: Slack closes each after some hours, and says so before. ``since``: what people wrote after it is
+    read again, beside the connection, so that nothing is missed in between."""
+    reading: asyncio.Task[None] | None = None
+    try:
+        while True:
+            body = (await api.open_socket(target)).require()
+            async with _connect(client, str(body.get("url", ""))) as connection:
+                if since is not None and (reading is None or reading.done()):
+                    reading = asyncio.create_task(history.catch_up(api, target, since, deliver))
+                await _read(connection, target, deliver)
+    finally:
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -70,15 +70,23 @@ class SlackApi:
         """Parameters that are None are left out. Raises ``TryAgain`` where nobody answers."""
         return await self._call(target, "bot_token", method, parameters)
 
+    async def read(self, target: Target, method: str, parameters: Mapping[str, str]) -> SlackAnswer:
+        """As a form: methods that only read take no JSON."""
+        form = {name: value for name, value in parameters.items() if value}
+        return await self._call(target, "bot_token", method, form, is_form=True)
+
     async def open_socket(self, target: Target) -> SlackAnswer:
         """The address of a connection for Socket Mode, which the app opens with a token of its own."""
         return await self._call(target, "app_token", "apps.connections.open", {})
 
-    async def _call(self, target: Target, token: str, method: str, parameters: Mapping[str, Any]) -> SlackAnswer:
+    async def _call(
+        self, target: Target, token: str, method: str, parameters: Mapping[str, Any], *, is_form: bool = False
+    ) -> SlackAnswer:
         base = str(target.config.get("api_url") or API_URL).rstrip("/")
         headers = {"Authorization": f"Bearer {target.secrets.get(token, '')}"}
         content = {name: value for name, value in parameters.items() if value is not None}
-        answer = await self._client.request("POST", f"{base}/{method}", headers=headers, json=content)
+        body_of: dict[str, Any] = {"form": content} if is_form else {"json": content}
+        answer = await self._client.request("POST", f"{base}/{method}", headers=headers, **body_of)
         if answer.status == 429:
             return SlackAnswer(ok=False, body={"error": "ratelimited"}, after_seconds=answer.retry_after)
         if answer.status >= 500:

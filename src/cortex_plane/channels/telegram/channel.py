@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
+from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.markdown import visible_text
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.telegram import messages, updates
@@ -23,12 +24,25 @@ from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
 from cortex_plane.notify.model import notifications as notify_model
-from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Card,
+    ChatReply,
+    Occasion,
+    Outgoing,
+    Sent,
+    Target,
+    TryAgain,
+    Undeliverable,
+)
 
 POLL_SECONDS = 25
 MOST_POLLS = 1000
 """At a time, from this process."""
 TOAST_LIMIT = 200
+TYPING_SECONDS = 5.0
+"""So long Telegram shows it."""
+TYPING_PER_SECOND = 10
+"""Of the 30 messages that a bot may send: a third."""
 NEW_NOTES: Final = frozenset({Occasion.REMINDED, Occasion.ESCALATED, Occasion.DELEGATED, Occasion.CHANGED})
 """What a person notices only as a message of its own: an edit makes no sound."""
 COMMANDS: Final = {
@@ -37,6 +51,7 @@ COMMANDS: Final = {
     "pause": "Pause the agent",
     "resume": "Let the agent go on",
     "agents": "List the agents, or choose another",
+    "delegate": "As a reply to a request: let a colleague decide it",
     "link": "Link this account with your account in the plane",
     "help": "What can be done here",
 }
@@ -68,7 +83,7 @@ class TelegramChannel:
 
     def __init__(self, client: VendorClient, *, poll_seconds: int = POLL_SECONDS) -> None:
         self._client, self._polls = client, client.apart(MOST_POLLS)
-        self._parts = ReplyParts()
+        self._parts, self._pace = ReplyParts(), ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
         self._api, self._poll_api, self._poll_seconds = BotApi(client), BotApi(self._polls), poll_seconds
 
     async def close(self) -> None:
@@ -221,6 +236,18 @@ class TelegramChannel:
                 await deliver(items, str(offset))
 
     # Answers.
+
+    async def show_activity(self, target: Target, event: channels.ChatMessage) -> None:
+        if not self._pace.take(target.connection_id, event.chat.id):
+            return
+        try:
+            await self._call(
+                target, "sendChatAction", chat_id=event.chat.id, action="typing",
+                message_thread_id=_number(event.chat.thread),
+            )  # fmt: skip
+        except TryAgain as error:
+            self._pace.pause(target.connection_id, error.after_seconds)
+            raise
 
     async def answer(self, target: Target, event: channels.InboundEvent, answer: channels.InboundAnswer) -> str | None:
         if isinstance(event, channels.ButtonPress):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.card_text import chunks, shows_whole
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
@@ -17,6 +18,7 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import (
     ButtonPress,
     ChannelTraits,
+    ChatMessage,
     ConnectionField,
     ConnectionIdentity,
     ConnectionRevoked,
@@ -36,10 +38,14 @@ from cortex_plane.notify.model.notifications import (
     Outgoing,
     Sent,
     Target,
+    TryAgain,
     Undeliverable,
 )
 
 _TEMPLATE = "template"
+_TYPING_SECONDS = 25.0
+"""So long WhatsApp shows it."""
+_TYPING_PER_SECOND = 20
 
 
 class WhatsAppChannel:
@@ -90,6 +96,7 @@ class WhatsAppChannel:
     def __init__(self, client: VendorClient) -> None:
         self._client = client
         self._api, self._parts = GraphApi(client), ReplyParts()
+        self._pace = ActivityPace(chat_seconds=_TYPING_SECONDS, per_second=_TYPING_PER_SECOND)
 
     async def close(self) -> None:
         await self._client.close()
@@ -157,6 +164,17 @@ class WhatsAppChannel:
             if error.vendor_code != WINDOW_CLOSED:
                 raise
             return None  # what they did is longer ago than a day
+
+    async def show_activity(self, target: Target, event: ChatMessage) -> None:
+        """In private chats: WhatsApp has no such thing in groups."""
+        message_id = event.answer_to.get("message_id")
+        if not event.chat.is_private or not message_id or not self._pace.take(target.connection_id, event.chat.id):
+            return
+        try:
+            await self._api.show_typing(target, message_id)
+        except TryAgain as error:
+            self._pace.pause(target.connection_id, error.after_seconds)
+            raise
 
     async def listen(self, target: Target, cursor: str | None, deliver: Deliver) -> None:  # noqa: ARG002 -- the port
         raise InvalidInput("WhatsApp posts what people do; nothing can be fetched from it.")

@@ -76,3 +76,13 @@ class MoreChannel(Protocol):
     async def show_more(self, target: Target, event: channels.ButtonPress, card: Card) -> None:
         """Send all of the card, and where it can be opened, to whoever pressed."""
         ...
+
+
+@runtime_checkable
+class ActivityChannel(Protocol):
+    """What an interactive channel does besides where people can see that an agent works on what they wrote."""
+
+    async def show_activity(self, target: Target, event: channels.ChatMessage) -> None:
+        """For some seconds, as the vendor has it: `typing…`. Called once a message has reached an agent, it may do nothing so as not to
+        use up the vendor's limits. Raises ``TryAgain`` or ``Undeliverable``, which nobody needs to hear of."""
+        ...

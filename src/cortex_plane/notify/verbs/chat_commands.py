@@ -12,6 +12,7 @@ from cortex_plane.jobs.model.jobs import Pause, Resumption
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import Forbidden, InvalidInput
 from cortex_plane.notify.model.channels import ChatMessage
+from cortex_plane.notify.verbs import delegations
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.chats import ChatContext, choose_agent, display_name, list_agents, open_conversation
 from cortex_plane.sessions.model.sessions import RuntimeStatus, Termination
@@ -25,6 +26,7 @@ Write to me, and the agent answers here. Commands:
 /status says what the agent does
 /pause holds the conversation, /resume goes on
 /agents lists the agents, /agents NAME chooses one for this chat
+/delegate NAME, as a reply to a request, lets a colleague decide it instead of you
 /link CODE links this account to yours, in a private chat"""
 _WHAT_IT_DOES = {
     RuntimeStatus.INITIALIZING: "nothing was asked of it yet",
@@ -124,6 +126,7 @@ COMMANDS: dict[str, Command] = {
     "pause": _pause,
     "resume": _resume,
     "agents": _agents,
+    delegations.COMMAND: delegations.delegate_request,
     "link": _link,
     "help": _help,
     "start": _start,

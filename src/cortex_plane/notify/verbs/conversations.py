@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 
 import orjson
@@ -11,15 +13,19 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.notify.model.channels import ChatMessage
+from cortex_plane.notify.model.notifications import TryAgain, Undeliverable
 from cortex_plane.notify.store import queries
-from cortex_plane.notify.verbs import presses
+from cortex_plane.notify.verbs import delegations, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
+from cortex_plane.notify.verbs.channel_port import ActivityChannel
 from cortex_plane.notify.verbs.chat_commands import run_command
 from cortex_plane.notify.verbs.chats import ChatContext, display_name, read_chat
 from cortex_plane.sessions.model.sessions import InboundMessage
 from cortex_plane.sessions.verbs import sessions
 
 MAX_WORDS = 100_000
+ACTIVITY_SECONDS = 2.0
+"""So long what comes next in the chat waits for a vendor at most."""
 MAX_LISTED = 200
 """Characters of the names of attachments."""
 
@@ -31,6 +37,8 @@ async def hear(db: Database, event: StoredEvent, message: ChatMessage) -> None:
     text = message.text.strip()
     word, _, rest = text.partition(" ")
     is_command = word.startswith("/") and len(word) > 1
+    if word.lower() == delegations.COMMAND and await delegations.is_reply_to_card(db, event, message):
+        word, is_command = f"/{word}", True
     try:
         if message.attachments and not is_command:
             names = ", ".join(message.attachments)[:MAX_LISTED]
@@ -93,4 +101,16 @@ async def _tell_agent(db: Database, chat: ChatContext) -> None:
     except ValidationError:
         raise InvalidInput("I cannot read this message: it has characters that cannot be stored.") from None
     once = IdempotencyKey(key=event.key, fingerprint=hashlib.sha256(orjson.dumps(event.payload)).digest())
-    await sessions.ingest_message(db, event.bridge(), event.target.connection_id, inbound, once, chat_id=chat.chat_id)
+    ingested = await sessions.ingest_message(
+        db, event.bridge(), event.target.connection_id, inbound, once, chat_id=chat.chat_id
+    )
+    if not ingested.replayed:
+        await _show_activity(event, message)
+
+
+async def _show_activity(event: StoredEvent, message: ChatMessage) -> None:
+    """The agent has the message already, and answers also where this fails."""
+    if isinstance(event.channel, ActivityChannel):
+        with contextlib.suppress(TryAgain, Undeliverable, TimeoutError):
+            async with asyncio.timeout(ACTIVITY_SECONDS):
+                await event.channel.show_activity(event.target, message)

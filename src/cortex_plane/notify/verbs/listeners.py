@@ -86,4 +86,4 @@ async def store_heard(
                 code="listener_lost",
                 hint="Stop listening: the other one has what was not stored.",
             )
-        return await channel_events.store_items(tx, lease.connection_id, channel, items)
+        return await channel_events.store_items(tx, lease.connection_id, channel, items) if items else 0

@@ -185,12 +185,12 @@ def _needs_words(event: StoredEvent, card_button: _CardButton, note: str | None)
 
 
 async def _ask(db: Database, event: StoredEvent, source: InboundEvent, card_button: _CardButton) -> None:
-    about = card_button.approval.tool_name
+    about, is_reply = card_button.approval.tool_name, event.channel.traits.reason is ReasonInput.REPLY
     if card_button.choice is Choice.DENIED:
-        text = f"Why is {about} denied? Reply to this message with the reason, or with {SKIP}."
+        how = f" Reply to this message with the reason, or with {SKIP}." if is_reply else ""
+        text = f"Why is {about} denied?{how}"
     else:
-        form = form_of(about, card_button.approval.arguments)
-        text = "Reply to this message with your answer." if form is None else notify_rules.answer_prompt(form)
+        text = notify_rules.answer_prompt(form_of(about, card_button.approval.arguments), is_reply=is_reply)
     ref = await event.answer(source, text, ask_for=card_button.button.data)
     if ref is None:
         return
