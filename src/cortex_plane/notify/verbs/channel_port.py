@@ -54,7 +54,7 @@ class InteractiveChannel(ChannelPort, Protocol):
 
     def read(
         self, payload: Mapping[str, Any]
-    ) -> channels.InboundEvent | channels.DeliveryReport | channels.ConnectionRevoked | None:
+    ) -> channels.InboundEvent | channels.DecidedCall | channels.DeliveryReport | channels.ConnectionRevoked | None:
         """What a stored item says; None for what concerns nobody."""
         ...
 
@@ -75,4 +75,15 @@ class MoreChannel(Protocol):
 
     async def show_more(self, target: Target, event: channels.ButtonPress, card: Card) -> None:
         """Send all of the card, and where it can be opened, to whoever pressed."""
+        ...
+
+
+@runtime_checkable
+class DeploymentGate(Protocol):
+    """What an interactive channel does besides whose vendor holds deployments: it sends each a ``DeploymentVerdict``."""
+
+    channel_type: str
+
+    def verdict_address(self, arguments: Mapping[str, Any]) -> str:
+        """Where the verdict goes, of the arguments of a ``HeldDeployment``."""
         ...
