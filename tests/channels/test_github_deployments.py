@@ -19,6 +19,8 @@ from cortex_plane.channels.github import GitHubChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import Pause
+from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import CortexError, Forbidden, Unauthenticated
 from cortex_plane.kernel.ids import new_id
@@ -28,7 +30,7 @@ from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus, NotificationKind
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import link
+from tests.channels.behaviour import PUBLIC_URL, link
 from tests.channels.interactive_behaviour import InteractiveStage, Plane
 from tests.channels.test_github_behaviour import PLACE, SECRET, GitHubStage
 from tests.emulators import github_objects as objects
@@ -98,7 +100,7 @@ async def stage(strict: World, admin: asyncpg.Connection) -> AsyncIterator[Stage
         agent = await make_agent(strict, [], slug="deployments")
         await admin.execute("update channel_connection set agent_id = $2 where id = $1", connection_id, agent.id)
         bea = await strict.person(Role.APPROVER, name="Bea")
-        yield Stage(Plane(strict, cast(InteractiveStage, github), connection_id), emulator, bea)
+        yield Stage(Plane(strict, cast("InteractiveStage", github), connection_id), emulator, bea)
         await client.close()
 
 
@@ -294,7 +296,8 @@ async def test_session_that_stays_on_hold_rejects_the_deployment(stage: Stage, a
     clock = await Clock.install(admin, datetime.now(UTC))
     await apply_policies(stage.world.db, stage.world.admin.actor, ASK)
     run, approval = await stage.asked()
-    await admin.execute("update job set holds = '{operator}' where kind = 'external'")
+    assert approval.session_id is not None
+    await steering.pause_session(stage.world.db, stage.world.admin.actor, approval.session_id, Pause(reason="Wait."))
     await decide(stage.world, approval, by=stage.bea)
     for _ in channel_events.WAITS:
         await stage.go_on()
@@ -313,7 +316,7 @@ async def test_public_repository_reads_neither_names_nor_reasons(stage: Stage) -
     await decide(stage.world, approval, Choice.DENIED, by=stage.bea, reason="The key leaked.")
     await stage.go_on()
     ((_, comment),) = run.verdicts
-    assert comment == f"Rejected.\n\n[Open it in Cortex Plane](https://plane.example.com/approvals/{approval.id})"
+    assert comment == f"Rejected.\n\n[Open it in Cortex Plane]({PUBLIC_URL}/approvals/{approval.id})"
 
 
 async def test_reason_mentions_nobody(stage: Stage) -> None:
@@ -328,7 +331,7 @@ async def test_reason_mentions_nobody(stage: Stage) -> None:
 async def test_whoever_started_the_deployment_shaped_it(stage: Stage, admin: asyncpg.Connection) -> None:
     await link(admin, stage.world, stage.plane.connection_id, stage.bea, str(ADA["id"]))
     dan = await stage.world.person(Role.APPROVER, name="Dan")
-    two_humans = ASK.replace("approvers:", "distinct_requester: true\n    approvers:")
+    two_humans = ASK.replace("approvers:", "self_approval: false\n    approvers:")
     await apply_policies(stage.world.db, stage.world.admin.actor, two_humans)
     run, approval = await stage.asked()
     with pytest.raises(Forbidden):
@@ -346,7 +349,7 @@ async def test_whoever_set_the_connection_up_shaped_what_it_asks(stage: Stage, a
         stage.plane.connection_id, stage.bea.member_id,
     )  # fmt: skip
     await stage.world.person(Role.APPROVER, name="Dan")
-    two_humans = ASK.replace("approvers:", "distinct_requester: true\n    approvers:")
+    two_humans = ASK.replace("approvers:", "self_approval: false\n    approvers:")
     await apply_policies(stage.world.db, stage.world.admin.actor, two_humans)
     _, approval = await stage.asked()
     with pytest.raises(Forbidden):

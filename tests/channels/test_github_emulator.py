@@ -71,6 +71,28 @@ async def test_sdk_sets_up_the_webhook_and_asks_for_failed_deliveries(emulator: 
     assert (newest.guid, newest.redelivery) == (failed.guid, True)
 
 
+async def test_sdk_answers_a_deployment_that_is_held(emulator: GitHubEmulator) -> None:
+    emulator.permissions["deployments"] = "write"
+    run, webhook = await emulator.hold("acme/shop", "production", ADA)
+    held = parse("deployment_protection_rule", webhook.body)
+    assert (held.action, held.environment) == ("requested", "production")
+    url = str(held.deployment_callback_url)
+    assert url == f"{emulator.url}/repos/acme/shop/actions/runs/{run.run_id}/deployment_protection_rule"
+    client = app_client(emulator)
+    installation = client.with_auth(client.auth.as_installation(INSTALLATION_ID))
+    actions = installation.rest.actions
+    answer = await actions.async_review_custom_gates_for_run(
+        "acme", "shop", run.run_id, environment_name="production", state="approved", comment="Fine."
+    )
+    assert answer.status_code == 204
+    assert run.verdicts == [("approved", "Fine.")]
+    with pytest.raises(RequestFailed) as wrong:
+        await actions.async_review_custom_gates_for_run(
+            "acme", "shop", run.run_id, environment_name="staging", state="approved", comment="Fine."
+        )
+    assert wrong.value.response.status_code == 404
+
+
 async def test_sdk_reads_the_owner_of_a_token(emulator: GitHubEmulator) -> None:
     client = GitHub(TokenAuthStrategy(TOKEN), base_url=emulator.url)
     response = await client.rest.users.async_get_authenticated()
