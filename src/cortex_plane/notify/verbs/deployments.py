@@ -7,7 +7,6 @@ repeated, and each deployment is told one verdict.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from dataclasses import replace
 from typing import Any
@@ -17,52 +16,42 @@ import orjson
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, IntentDraft, OutcomeDraft, OutcomeStatus
-from cortex_plane.calls.verbs import calls, external, outcomes
+from cortex_plane.calls.model import CallDraft, ExternalCall
+from cortex_plane.calls.verbs import held_calls
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.jobs.model.jobs import TERMINAL
-from cortex_plane.kernel.errors import Conflict, CortexError
+from cortex_plane.kernel.errors import Conflict
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model.channels import HeldDeployment
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs.channel_events import WAITS, StoredEvent, person_of, unknown_person
 from cortex_plane.notify.verbs.channel_port import DeploymentGate
-from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
 NO_AGENT = "No agent is set for this connection, so nobody can ask for this deployment. Set one, then run the deployment again."
 MAX_REASON = 1000
-_SENDER = "plane"
-_MAY_BEGIN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED, CallStatus.UNCERTAIN})
 
 
 async def ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> None:
     """Under the policies of the org. Where they let it through, or forbid it, the verdict follows at once."""
-    ref = event.agent_id or event.target.config.get("agent")
-    if ref is None:
+    agent = event.agent_id or event.target.config.get("agent")
+    if agent is None:
         raise Conflict(NO_AGENT, code="agent_missing")
-    actor = await _asker(db, event, deployment)
-    fingerprint = hashlib.sha256(orjson.dumps(event.payload)).digest()
-    title = f"{deployment.tool} {deployment.chat.id}"
-    session = await session_lifecycle.create(
-        db, actor, SessionDraft(agent=str(ref), kind=SessionKind.EXTERNAL, title=title),
-        IdempotencyKey(key=event.key, fingerprint=fingerprint),
-    )  # fmt: skip
     draft = CallDraft(
         tool=deployment.tool, arguments=dict(deployment.arguments), key=deployment.key,
         on_uncertain=OnUncertain.RETRY_WITH_KEY,
     )  # fmt: skip
-    call = await calls.authorize_in(db, actor, session.id, draft, callback_id=event.target.connection_id)
+    once = IdempotencyKey(key=event.key, fingerprint=hashlib.sha256(orjson.dumps(event.payload)).digest())
+    actor = await _asker(db, event, deployment)
+    connection_id = event.target.connection_id
+    call = await held_calls.ask(db, actor, str(agent), draft, once, connection_id=connection_id)
     await _conclude(db, event, call)
 
 
 async def settle(db: Database, event: StoredEvent, call_id: UUID) -> None:
     """Its request is over."""
-    stored_call = await external.read_call(db, event.bridge(), call_id)
-    await _conclude(db, event, external.shown_call(stored_call, _SENDER))
+    await _conclude(db, event, await held_calls.read(db, event.bridge(), call_id))
 
 
 async def _asker(db: Database, event: StoredEvent, deployment: HeldDeployment) -> Actor:
@@ -73,39 +62,20 @@ async def _asker(db: Database, event: StoredEvent, deployment: HeldDeployment) -
 
 
 async def _conclude(db: Database, event: StoredEvent, call: ExternalCall) -> None:
-    """Once nobody is asked any more: what was allowed is begun, which policies and gates look at for the last time, and the vendor is
-    told. What cannot begin is tried again for a while, and then refused."""
-    actor, refusal = event.bridge(), None
+    """Once nobody is asked any more the vendor is told. What was allowed and cannot begin is tried again for a while, and then refused."""
     if call.status is CallStatus.AWAITING:
         return
-    if call.job_status not in TERMINAL:
-        try:
-            call = await _begin(db, actor, call)
-        except Conflict as error:
-            if event.attempts <= len(WAITS):
-                raise
-            refusal = error.message
+    actor, refusal = event.bridge(), None
+    try:
+        call = await held_calls.carry_out(db, actor, call)
+    except Conflict as error:
+        if event.attempts <= len(WAITS):
+            raise
+        refusal = error.message
     if call.status is CallStatus.AWAITING:
         return  # Policies want to know anew.
     await _tell(db, event, call, refusal)
-    is_allowed = call.status is CallStatus.COMPLETED
-    if refusal is not None:
-        # Held, or changed all the time: its session ends if it can.
-        with contextlib.suppress(CortexError):
-            await external.fail(db, actor, call.session_id, Ending(error=refusal))
-    elif call.job_status not in TERMINAL:
-        await external.complete(db, actor, call.session_id, Ending(result={"is_allowed": is_allowed}))
-
-
-async def _begin(db: Database, actor: Actor, call: ExternalCall) -> ExternalCall:
-    """The verdict is the whole effect of the call: it is settled in the outbox, which delivers it."""
-    if call.status in _MAY_BEGIN:
-        call = await calls.begin_call(db, actor, call.id, IntentDraft(input_hash=call.input_hash, sender=_SENDER))
-    if call.status is CallStatus.INTENDED:
-        outcome = OutcomeDraft(status=OutcomeStatus.COMPLETED, result={"is_allowed": True})
-        await outcomes.settle_call(db, actor, call.id, outcome)
-        call = external.shown_call(await external.read_call(db, actor, call.id), _SENDER)
-    return call
+    await held_calls.finish(db, actor, call, refusal)
 
 
 async def _tell(db: Database, event: StoredEvent, call: ExternalCall, refusal: str | None) -> None:
