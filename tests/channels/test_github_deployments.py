@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
@@ -199,6 +201,17 @@ async def test_same_webhook_again_asks_nobody_again(stage: Stage) -> None:
     assert len(run.verdicts) == 1
 
 
+async def test_policy_of_the_guide_asks_before_production_and_lets_others_pass(stage: Stage) -> None:
+    guide = (Path(__file__).parents[2] / "docs/channels/github.md").read_text()
+    (policy,) = (block for block in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "github.deploy" in block)
+    await apply_policies(stage.world.db, stage.world.admin.actor, policy)
+    staging, production = await stage.deploy("staging"), await stage.deploy("production")
+    assert [state for state, _ in staging.verdicts] == ["approved"]
+    assert production.verdicts == []
+    (approval,) = await pending(stage.world)
+    assert approval.tool_name == "github.deploy"
+
+
 async def test_each_deployment_has_a_request_of_its_own(stage: Stage) -> None:
     await apply_policies(stage.world.db, stage.world.admin.actor, ASK)
     staging, production = await stage.deploy("staging"), await stage.deploy("production")
@@ -236,6 +249,40 @@ async def test_step_that_died_halfway_is_repeated_without_a_second_verdict(
     )
     assert len(run.verdicts) == 1
     assert await admin.fetchval("select count(*) from session where kind = 'external'") == 1
+    assert await whole(stage.world)
+
+
+ENDS = "update on job for each row when (new.status = 'COMPLETED')"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        f"{write} for each row"
+        for write in ("insert on external_call", "update on external_call", "insert on notification")
+    ]
+    + [ENDS],
+)
+async def test_step_that_fails_halfway_goes_on_where_it_was(
+    stage: Stage, admin: asyncpg.Connection, write: str
+) -> None:
+    clock = await Clock.install(admin, datetime.now(UTC))
+    await apply_policies(stage.world.db, stage.world.admin.actor, ALLOW)
+    await admin.execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$;"
+        f"create trigger refuse before {write} execute function refuse()"
+    )
+    with capture_logs():
+        run = await stage.deploy()
+    # The verdict is written before the session ends.
+    assert len(run.verdicts) == (write == ENDS)
+    await admin.execute("drop function refuse cascade")
+    await clock.advance(timedelta(seconds=channel_events.WAITS[0]))
+    await stage.go_on()
+    assert [state for state, _ in run.verdicts] == ["approved"]
+    assert await stage.call_status() is CallStatus.COMPLETED
+    assert await admin.fetchval("select count(*) from session where kind = 'external'") == 1
+    assert await admin.fetchval("select status from job where kind = 'external'") == "COMPLETED"
     assert await whole(stage.world)
 
 
