@@ -403,19 +403,47 @@ async def test_whoever_set_the_connection_up_shaped_what_it_asks(stage: Stage, a
         await decide(stage.world, approval, by=stage.bea)
 
 
-async def test_deployment_without_an_agent_fails_with_words(stage: Stage, admin: asyncpg.Connection) -> None:
+@pytest.mark.parametrize("what", ["missing", "inactive"])
+async def test_deployment_that_nobody_can_ask_for_is_rejected_with_words(
+    stage: Stage, admin: asyncpg.Connection, what: str
+) -> None:
+    """After a while, in which somebody may set an agent. Otherwise it would wait at GitHub for a month."""
     clock = await Clock.install(admin, datetime.now(UTC))
+    if what == "missing":
+        await admin.execute("update channel_connection set agent_id = null")
+    else:
+        await admin.execute("update agent set status = 'DISABLED' where slug = 'deployments'")
+    with capture_logs():
+        run = await stage.deploy()
+        payload = await admin.fetchval("select payload from channel_event")
+        for _ in channel_events.WAITS:
+            assert run.verdicts == []
+            await clock.advance(timedelta(seconds=channel_events.WAITS[-1]))
+            await stage.go_on()
+    # As if its handler had died before it could say that it was done.
+    await admin.execute(
+        "update channel_event set status = 'pending', settled_at = null, next_attempt_at = plane_now(), payload = $1",
+        payload,
+    )
+    with capture_logs():
+        await stage.go_on()
+    ((state, comment),) = run.verdicts
+    assert state == "rejected"
+    assert ("No agent is set" if what == "missing" else "takes no new sessions") in comment
+    assert f"/channels/{stage.plane.connection_id}" in comment
+
+
+async def test_agent_that_is_set_in_time_asks_for_the_deployment(stage: Stage, admin: asyncpg.Connection) -> None:
+    clock = await Clock.install(admin, datetime.now(UTC))
+    await apply_policies(stage.world.db, stage.world.admin.actor, ALLOW)
+    agent_id = await admin.fetchval("select agent_id from channel_connection where id = $1", stage.plane.connection_id)
     await admin.execute("update channel_connection set agent_id = null")
     with capture_logs():
         run = await stage.deploy()
-        for _ in channel_events.WAITS:
-            await clock.advance(timedelta(seconds=channel_events.WAITS[-1]))
-            await stage.go_on()
-    row = await admin.fetchrow("select status, last_error from channel_event")
-    assert row is not None
-    assert row["status"] == "failed"
-    assert "No agent is set for this connection" in row["last_error"]
-    assert run.verdicts == []
+    await admin.execute("update channel_connection set agent_id = $1", agent_id)
+    await clock.advance(timedelta(seconds=channel_events.WAITS[0]))
+    await stage.go_on()
+    assert [state for state, _ in run.verdicts] == ["approved"]
 
 
 # What is not believed ------------------------------------------------------------------------------------------------

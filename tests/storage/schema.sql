@@ -6294,7 +6294,7 @@ CREATE TABLE public.notification (
     call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind = ANY (ARRAY['callback'::text, 'verdict'::text])) = (call_id IS NOT NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
+    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
     CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),

@@ -8,9 +8,10 @@ repeated, and each deployment is told one verdict.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import orjson
 
@@ -18,10 +19,10 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.calls.model import CallDraft, ExternalCall
 from cortex_plane.calls.verbs import held_calls
-from cortex_plane.db.database import Database
+from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.kernel.errors import Conflict
-from cortex_plane.kernel.ids import IdempotencyKey, new_id
+from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
+from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.notify.model.channels import HeldDeployment
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs.channel_events import WAITS, StoredEvent, person_of, unknown_person
@@ -29,12 +30,26 @@ from cortex_plane.notify.verbs.channel_port import DeploymentGate
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.access import forgery_refusal
 
-NO_AGENT = "No agent is set for this connection, so nobody can ask for this deployment. Set one, then run the deployment again."
+NO_AGENT = "No agent is set for this connection, so nobody can ask for this deployment. Set one, then run it again."
 MAX_REASON = 1000
 
 
 async def ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> None:
-    """Under the policies of the org. Where they let it through, or forbid it, the verdict follows at once."""
+    """Under the policies of the org. Where they let it through, or forbid it, the verdict follows at once. What cannot be asked is tried
+    again for a while, and then refused: a vendor that hears nothing would wait for weeks."""
+    try:
+        await _ask(db, event, deployment)
+    except Unavailable:
+        raise
+    except CortexError as error:
+        if event.attempts <= len(WAITS):
+            raise
+        page = f"channels/{event.target.connection_id}"
+        async with db.transaction(event.org_id) as tx:
+            await _add_verdict(tx, event, deployment.arguments, None, reason=error.message, page=page)
+
+
+async def _ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> None:
     agent = event.agent_id or event.target.config.get("agent")
     if agent is None:
         raise Conflict(NO_AGENT, code="agent_missing")
@@ -79,26 +94,33 @@ async def _conclude(db: Database, event: StoredEvent, call: ExternalCall) -> Non
 
 
 async def _tell(db: Database, event: StoredEvent, call: ExternalCall, refusal: str | None) -> None:
-    """Written down once for each call; the outbox sends it until the vendor has it."""
-    channel = event.channel
-    if not isinstance(channel, DeploymentGate):
-        raise TypeError(f"{channel.channel_type} holds no deployments")
-    environment, is_private = str(call.arguments["environment"]), call.arguments["private"] is True
-    address = channel.verdict_address(call.arguments)
-    data: dict[str, Any] = {
-        "place": f"{address} {environment}", "environment": environment, "is_allowed": call.status is CallStatus.COMPLETED,
-        "decided_by": None, "reason": refusal or call.error or call.reason, "page": f"jobs/{call.job_id}",
-    }  # fmt: skip
+    decided_by, reason, page = None, refusal or call.error or call.reason, f"jobs/{call.job_id}"
     async with db.transaction(event.org_id) as tx:
         if call.approval_id is not None:
             found = await approvals_store.get_approval(tx, call.approval_id, event.bridge())
             if found is not None:
                 approval, _ = found
-                reason = approval.resolution_reason or data["reason"]
-                data |= {"decided_by": approval.resolved_by_name, "reason": reason, "page": f"approvals/{approval.id}"}
-        if not is_private:
-            # Everybody reads it there.
-            data |= {"decided_by": None, "reason": None}
-        elif data["reason"]:
-            data["reason"] = data["reason"][:MAX_REASON]
-        await tx.rows(queries.add_verdict, new_id(), call.id, event.target.connection_id, address, data)
+                decided_by, page = approval.resolved_by_name, f"approvals/{approval.id}"
+                reason = refusal or approval.resolution_reason or reason
+        await _add_verdict(tx, event, call.arguments, call, decided_by=decided_by, reason=reason, page=page)
+
+
+async def _add_verdict(
+    tx: Transaction, event: StoredEvent, arguments: Mapping[str, Any], call: ExternalCall | None, *,
+    decided_by: str | None = None, reason: str | None, page: str,
+) -> None:  # fmt: skip
+    """Once for each call; the outbox sends it until the vendor has it."""
+    channel = event.channel
+    if not isinstance(channel, DeploymentGate):
+        raise TypeError(f"{channel.channel_type} holds no deployments")
+    environment, address = str(arguments["environment"]), channel.verdict_address(arguments)
+    # Where it is not private, everybody reads it.
+    is_private = arguments["private"] is True
+    data = {
+        "place": f"{address} {environment}", "environment": environment, "page": page,
+        "is_allowed": call is not None and call.status is CallStatus.COMPLETED,
+        "decided_by": decided_by if is_private else None, "reason": reason[:MAX_REASON] if reason and is_private else None,
+    }  # fmt: skip
+    # The same event makes the same one.
+    id, connection_id = uuid5(NAMESPACE_OID, event.key), event.target.connection_id
+    await tx.rows(queries.add_verdict, id, call.id if call else None, connection_id, address, data)
