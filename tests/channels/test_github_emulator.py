@@ -10,6 +10,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
+from githubkit.cache import MemCacheStrategy
 from githubkit.exception import RequestFailed
 from githubkit.webhooks import parse, verify
 
@@ -36,7 +37,9 @@ async def emulator() -> AsyncIterator[GitHubEmulator]:
 
 
 def app_client(emulator: GitHubEmulator) -> GitHub[AppAuthStrategy]:
-    return GitHub(AppAuthStrategy(str(APP_ID), app_key_pem()), base_url=emulator.url, auto_retry=False)
+    # Tokens of another emulator are worth nothing here.
+    auth, own = AppAuthStrategy(str(APP_ID), app_key_pem()), MemCacheStrategy()
+    return GitHub(auth, base_url=emulator.url, auto_retry=False, cache_strategy=own)
 
 
 async def test_sdk_reads_the_app_and_writes_comments_as_its_installation(emulator: GitHubEmulator) -> None:
