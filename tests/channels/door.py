@@ -20,6 +20,7 @@ from cortex_plane.notify.model.channels import (
     Button,
     ButtonAction,
     ConnectionRevoked,
+    DecidedCall,
     DeliveryReport,
     InboundEvent,
     InboundItem,
@@ -64,7 +65,7 @@ class Door:
         reply = received.reply
         return Response(reply.body, reply.status, media_type=reply.content_type)
 
-    def events(self) -> list[InboundEvent | DeliveryReport | ConnectionRevoked]:
+    def events(self) -> list[InboundEvent | DecidedCall | DeliveryReport | ConnectionRevoked]:
         """What has come in so far, in order."""
         read = (self.channel.read(item.payload) for item in self.items.values())
         return [event for event in read if event is not None]

@@ -10,6 +10,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
+from githubkit.cache import MemCacheStrategy
 from githubkit.exception import RequestFailed
 from githubkit.webhooks import parse, verify
 
@@ -36,7 +37,9 @@ async def emulator() -> AsyncIterator[GitHubEmulator]:
 
 
 def app_client(emulator: GitHubEmulator) -> GitHub[AppAuthStrategy]:
-    return GitHub(AppAuthStrategy(str(APP_ID), app_key_pem()), base_url=emulator.url, auto_retry=False)
+    # Tokens of another emulator are worth nothing here.
+    auth, own = AppAuthStrategy(str(APP_ID), app_key_pem()), MemCacheStrategy()
+    return GitHub(auth, base_url=emulator.url, auto_retry=False, cache_strategy=own)
 
 
 async def test_sdk_reads_the_app_and_writes_comments_as_its_installation(emulator: GitHubEmulator) -> None:
@@ -69,6 +72,28 @@ async def test_sdk_sets_up_the_webhook_and_asks_for_failed_deliveries(emulator: 
     await client.rest.apps.async_redeliver_webhook_delivery(failed.id)
     newest, _ = (await client.rest.apps.async_list_webhook_deliveries()).parsed_data
     assert (newest.guid, newest.redelivery) == (failed.guid, True)
+
+
+async def test_sdk_answers_a_deployment_that_is_held(emulator: GitHubEmulator) -> None:
+    emulator.permissions["deployments"] = "write"
+    run, webhook = await emulator.hold("acme/shop", "production", ADA)
+    held = parse("deployment_protection_rule", webhook.body)
+    assert (held.action, held.environment) == ("requested", "production")
+    url = str(held.deployment_callback_url)
+    assert url == f"{emulator.url}/repos/acme/shop/actions/runs/{run.run_id}/deployment_protection_rule"
+    client = app_client(emulator)
+    installation = client.with_auth(client.auth.as_installation(INSTALLATION_ID))
+    actions = installation.rest.actions
+    answer = await actions.async_review_custom_gates_for_run(
+        "acme", "shop", run.run_id, environment_name="production", state="approved", comment="Fine."
+    )
+    assert answer.status_code == 204
+    assert run.verdicts == [("approved", "Fine.")]
+    with pytest.raises(RequestFailed) as wrong:
+        await actions.async_review_custom_gates_for_run(
+            "acme", "shop", run.run_id, environment_name="staging", state="approved", comment="Fine."
+        )
+    assert wrong.value.response.status_code == 404
 
 
 async def test_sdk_reads_the_owner_of_a_token(emulator: GitHubEmulator) -> None:

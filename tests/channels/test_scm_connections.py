@@ -74,6 +74,20 @@ async def test_app_is_connected_with_its_webhook(http: httpx.AsyncClient, world:
     assert github.hook["secret"] == secret, "a check changes nothing"
 
 
+async def test_app_that_holds_deployments_is_told_what_it_may_not_do_yet(
+    http: httpx.AsyncClient, world: World, github: GitHubEmulator
+) -> None:
+    github.events.append("deployment_protection_rule")
+    github.permissions["actions"] = "read"
+    made = await create(http, world, app_draft(github))
+    (task,) = made["to_do"]
+    assert "write Deployments" in task
+    assert "Actions" not in task
+    github.permissions["deployments"] = "write"
+    checked = await http.post(f"/v1/connections/{made['id']}/check", headers=world.admin.headers)
+    assert checked.json()["to_do"] == []
+
+
 async def test_wrong_value_of_a_connection_is_named(
     http: httpx.AsyncClient, world: World, github: GitHubEmulator
 ) -> None:

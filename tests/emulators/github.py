@@ -92,6 +92,17 @@ class Attempt:
     delivered_at: datetime
 
 
+@dataclass(kw_only=True)
+class HeldRun:
+    """A deployment of a run that waits for the App, and what the App said."""
+
+    repository: str
+    environment: str
+    run_id: int
+    verdicts: list[tuple[str, str]] = field(default_factory=list)
+    """State and comment."""
+
+
 class GitHubEmulator:
     """One App with one installation, and one person with a token."""
 
@@ -107,6 +118,8 @@ class GitHubEmulator:
         self.requests: list[tuple[str, str]] = []
         self.faults, self.comment_faults = VendorFaults(), VendorFaults()
         """Of any request, and of those that write comments."""
+        self.held: list[HeldRun] = []
+        self.deployment_faults = VendorFaults()
         self.is_installed = True
         self.token_life = timedelta(hours=1)
         self.hook: dict[str, str] = {}
@@ -128,6 +141,11 @@ class GitHubEmulator:
             Route("/app/installations/{id:int}/access_tokens", self._guarded(self._access_token), methods=["POST"]),
             Route("/user", self._guarded(self._user)),
             Route("/repos/{owner}/{name}", self._guarded(self._repository)),
+            Route(
+                "/repos/{owner}/{name}/actions/runs/{run_id:int}/deployment_protection_rule",
+                self._guarded(self._review, self.deployment_faults),
+                methods=["POST"],
+            ),
             Route(
                 "/repos/{owner}/{name}/issues/{number:int}/comments",
                 self._guarded(self._comment, self.comment_faults),
@@ -172,6 +190,24 @@ class GitHubEmulator:
         if action == "edited":
             payload["changes"] = {"body": {"from": "something else"}}
         return _webhook("issue_comment", action, payload)
+
+    async def hold(
+        self, full_name: str, environment: str, creator: dict[str, Any], *, url: str | None = None
+    ) -> tuple[HeldRun, Webhook]:
+        """A job that deploys to an environment with a protection rule of the App waits, and the App is asked."""
+        run = HeldRun(repository=full_name, environment=environment, run_id=next(self._ids))
+        self.held.append(run)
+        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        base = self.url or objects.BASE
+        payload = {
+            "action": "requested", "environment": environment, "event": "push", "pull_requests": [],
+            "deployment_callback_url": url
+            or f"{base}/repos/{full_name}/actions/runs/{run.run_id}/deployment_protection_rule",
+            "deployment": objects.deployment(full_name, next(self._ids), environment, creator, at),
+            "repository": self._webhook_repository(full_name), "sender": creator,
+            "installation": {"id": INSTALLATION_ID, "node_id": "I_9001"},
+        }  # fmt: skip
+        return run, await self._send(_webhook("deployment_protection_rule", "requested", payload))
 
     async def uninstall(self, action: str = "deleted") -> Webhook:
         self.is_installed = False
@@ -310,6 +346,23 @@ class GitHubEmulator:
         self._author(request)
         full_name = self._full_name(request)
         return JSONResponse(self._repository_object(full_name))
+
+    async def _review(self, request: Request) -> Response:
+        author, full_name = self._author(request), self._full_name(request)
+        if author["type"] != "Bot" or self.permissions.get("deployments") != "write":
+            raise GitHubError(403, "Resource not accessible by integration")
+        review = await request.json()
+        state, comment = review.get("state"), review.get("comment")
+        if state not in ("approved", "rejected") or not isinstance(comment, str):
+            raise GitHubError(422, "Validation Failed")
+        for run in self.held:
+            where = (run.repository, run.run_id, run.environment)
+            if where == (full_name, request.path_params["run_id"], review.get("environment_name")):
+                if run.verdicts and run.verdicts[0][0] != state:
+                    raise GitHubError(422, "This deployment is over")
+                run.verdicts.append((state, comment))
+                return Response(status_code=204)
+        raise GitHubError(404, "Not Found")
 
     async def _comment(self, request: Request) -> Response:
         author, full_name = self._author(request), self._full_name(request)

@@ -95,6 +95,17 @@ def installation(id: int, app_id: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def deployment(full_name: str, id: int, environment: str, creator: dict[str, Any], at: str) -> dict[str, Any]:
+    url = f"{BASE}/repos/{full_name}/deployments/{id}"
+    return {
+        "url": url, "id": id, "node_id": f"DE_{id}", "task": "deploy", "original_environment": environment,
+        "environment": environment, "description": None, "created_at": at, "updated_at": at, "statuses_url": f"{url}/statuses",
+        "repository_url": f"{BASE}/repos/{full_name}", "creator": creator, "sha": "f95f852bd8fca8fcc58a9a2d6c842781e32a215e",
+        "ref": "main", "payload": {}, "transient_environment": False, "production_environment": True,
+        "performed_via_github_app": None,
+    }  # fmt: skip
+
+
 def hook(id: int, url: str) -> dict[str, Any]:
     return {
         "type": "App", "id": id, "name": "web", "active": True, "app_id": 4711, "events": ["issue_comment"],

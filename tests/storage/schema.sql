@@ -657,8 +657,17 @@ begin
   join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
   join channel_connection c on c.org_id = x.org_id and c.id = x.callback_id
   join agent a on a.org_id = x.org_id and a.id = x.agent_id
-  where i.org_id = new.org_id and i.approval_id = new.id
+  where i.org_id = new.org_id and i.approval_id = new.id and c.channel_type = 'webhook'
   on conflict (org_id, call_id, approval_id) where call_id is not null do nothing;
+  -- Where a vendor holds it, the plane itself acts on the decision: it begins the call, and then says so to the vendor.
+  insert into channel_event (org_id, connection_id, event_id, lane, payload)
+  select x.org_id, c.id, format('decided:%s:%s', x.call_id, new.id), hashtextextended(x.call_id::text, 4),
+    jsonb_build_object('decided', x.call_id)
+  from approval_invocation i
+  join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+  join channel_connection c on c.org_id = x.org_id and c.id = x.callback_id
+  where i.org_id = new.org_id and i.approval_id = new.id and c.channel_type <> 'webhook'
+  on conflict do nothing;
   return null;
 end
 $$;
@@ -1044,6 +1053,12 @@ begin
     union all
     select c.identity, 'wrote the context of the session', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
+    where j.org_id = p_org and j.id = p_job
+    union all
+    -- A call that a connection asks for: whoever set it up could have made it.
+    select unnest(c.set_up_by), 'set up the connection that asked for the call', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    join channel_connection c on c.org_id = p_org and c.id = s.opened_by
     where j.org_id = p_org and j.id = p_job
     union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
@@ -6310,10 +6325,10 @@ CREATE TABLE public.notification (
     call_id uuid,
     CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
     CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind = 'callback'::text) = (call_id IS NOT NULL)) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL) AND (channel_type = 'webhook'::text))) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
+    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
     CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
     CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text]))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),
     CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
     CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
     CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
@@ -7324,6 +7339,8 @@ CREATE UNIQUE INDEX uq_notification_call ON public.notification USING btree (org
 CREATE UNIQUE INDEX uq_notification_place ON public.notification USING btree (org_id, approval_id, connection_id, address) WHERE ((kind = 'approval'::text) AND (mapping_id IS NULL));
 
 CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree (org_id, approval_id, mapping_id) WHERE (approval_id IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_notification_verdict ON public.notification USING btree (org_id, call_id) WHERE (kind = 'verdict'::text);
 
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
 

@@ -32,7 +32,7 @@ from cortex_plane.notify.model.channels import (
     read_button,
     read_typed_button,
 )
-from cortex_plane.notify.model.notifications import Card, ChatReply, Occasion, Outgoing
+from cortex_plane.notify.model.notifications import Card, ChatReply, DeploymentVerdict, Occasion, Outgoing
 
 MAX_WORDS = 2000
 """Characters of a reason or an answer; what follows is not read."""
@@ -149,6 +149,15 @@ def answer_comment(answer: InboundAnswer, style: CommentStyle) -> str:
 def news_comment(card: Card) -> str:
     """Says under a card that stands further up that it asks again."""
     return f"**{card_heading(card)}:** see the request above or [open it]({card.url})."
+
+
+def verdict_comment(verdict: DeploymentVerdict) -> str:
+    """What stands beside a deployment that may go on, or may not."""
+    by = f" by {_plain(one_line(verdict.decided_by, 200))}" if verdict.decided_by else ""
+    lines = [f"{'Approved' if verdict.is_allowed else 'Rejected'}{by}."]
+    if verdict.reason:
+        lines.append(code(verdict.reason))
+    return "\n\n".join([*lines, f"[Open it in Cortex Plane]({verdict.url})"])
 
 
 def reply_comments(reply: ChatReply, limit: int) -> Sequence[str]:

@@ -2,6 +2,12 @@
 select notify_mapping($1, $2)
 
 
+-- name: add_verdict
+insert into notification (org_id, id, kind, call_id, connection_id, channel_type, address, data, next_attempt_at, created_at)
+select c.org_id, $1, 'verdict', $2, c.id, c.channel_type, $4, $5, plane_now(), plane_now() from channel_connection c where c.id = $3
+on conflict do nothing
+
+
 -- name: advance_listener
 update channel_listener set cursor = coalesce($4, cursor), last_error = null, updated_at = plane_now()
 where connection_id = $1 and owner_id = $2 and epoch = $3 and leased_until > plane_now()

@@ -110,10 +110,12 @@ def expired() -> Conflict:
 
 
 async def authorize_in(
-    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None = None
-) -> call_model.ExternalCall:
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None = None,
+    *, callback_id: UUID | None = None,
+) -> call_model.ExternalCall:  # fmt: skip
+    """``callback_id``: the connection of a vendor that is told of decisions, instead of a webhook."""
     call, earlier = await retry_under_session_lock(
-        db, actor, lambda db: _authorize(db, actor, session_id, draft, under), session=session_id
+        db, actor, lambda db: _authorize(db, actor, session_id, draft, under, callback_id), session=session_id
     )
     if call is not None:
         return call_model.advised(call, is_sender=True)
@@ -129,7 +131,12 @@ async def authorize_in(
 
 
 async def _authorize(
-    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None
+    db: Database,
+    actor: Actor,
+    session_id: UUID,
+    draft: call_model.CallDraft,
+    under: ResolutionScope | None,
+    callback_id: UUID | None,
 ) -> tuple[call_model.ExternalCall | None, UUID | None]:
     """The new call, or the id of the one that this key stands for."""
     arguments = canonical(draft.arguments)
@@ -145,7 +152,7 @@ async def _authorize(
         await under.check(db, context, request)
     if context.earlier is not None:
         return None, await _same(db, actor, context.earlier, request_hash)
-    callback_id = await _callback(db, actor, draft.callback)
+    callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
     status, error = status_of(request.name, verdict.answer, verdict.reason)
     call = PlannedCall(

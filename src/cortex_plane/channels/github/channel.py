@@ -21,7 +21,15 @@ from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
-from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Card,
+    ChatReply,
+    DeploymentVerdict,
+    Outgoing,
+    Sent,
+    Target,
+    Undeliverable,
+)
 
 STYLE = comments.CommentStyle(prefix="/", limit=65_000)
 """GitHub takes 65,536 characters."""
@@ -32,6 +40,7 @@ REDELIVERY_PATIENCE = timedelta(days=3)
 MOST_PAGES = 20
 _NEXT_PAGE = re.compile(r'[?&]cursor=([A-Za-z0-9_-]{1,200})[^>]*>; rel="next"')
 _PLACE = re.compile(r"([A-Za-z0-9-]{1,39})/([A-Za-z0-9._-]{1,100})#([1-9][0-9]{0,9})")
+_RUN = re.compile(r"[A-Za-z0-9-]{1,39}/(?!\.\.?/)[A-Za-z0-9._-]{1,100}/actions/runs/[1-9][0-9]{0,19}")
 _REF = re.compile(r"[1-9][0-9]{0,19}")
 
 
@@ -79,13 +88,17 @@ class GitHubChannel:
         return comments.fits_whole(card, STYLE)
 
     async def send(self, outgoing: Outgoing) -> Sent:
+        if isinstance(outgoing.content, DeploymentVerdict):
+            return await self._send_verdict(outgoing.target, outgoing.content)
         repository, number = _place(outgoing.target.address)
         match outgoing.content:
             case Card() as card:
                 return await self._send_card(outgoing, card, repository, number)
             case ChatReply() as reply:
                 return await self._send_reply(outgoing, reply, repository, number)
-        raise Undeliverable("GitHub carries requests for approval and replies of agents, and nothing else.")
+        raise Undeliverable(
+            "GitHub carries requests for approval, verdicts about deployments and replies of agents, and nothing else."
+        )
 
     async def _send_card(self, outgoing: Outgoing, card: Card, repository: str, number: str) -> Sent:
         target = outgoing.target
@@ -103,6 +116,22 @@ class GitHubChannel:
             # Last, because only this must not be done again.
             await self._post(target, repository, number, comments.news_comment(card))
         return Sent(message_ref=ref, shown={"arguments": is_private})
+
+    async def _send_verdict(self, target: Target, verdict: DeploymentVerdict) -> Sent:
+        """To the run that is held. Whoever does not hear the answer says the same again."""
+        if not _RUN.fullmatch(target.address):
+            raise Undeliverable("A verdict goes to a run, `owner/repository/actions/runs/NUMBER`.", address=True)
+        body = {
+            "environment_name": verdict.environment,
+            "state": "approved" if verdict.is_allowed else "rejected",
+            "comment": comments.verdict_comment(verdict),
+        }
+        path = f"/repos/{target.address}/deployment_protection_rule"
+        expect(await self._api.call(target, "POST", path, body), 204)
+        return Sent()
+
+    def verdict_address(self, arguments: Mapping[str, Any]) -> str:
+        return webhook_events.run_path(arguments)
 
     async def _edit(self, outgoing: Outgoing, repository: str, text: str) -> str | None:
         """None where somebody deleted the comment."""
@@ -190,7 +219,9 @@ class GitHubChannel:
             items=webhook_events.read_webhook(request, target.config.get("installation_id"))
         )
 
-    def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
+    def read(
+        self, payload: Mapping[str, Any]
+    ) -> channels.InboundEvent | channels.DecidedCall | channels.ConnectionRevoked | None:
         return webhook_events.read_item(payload)
 
     async def answer(self, target: Target, event: channels.InboundEvent, answer: channels.InboundAnswer) -> str | None:
@@ -275,4 +306,15 @@ def _app_tasks(app: Mapping[str, Any], inbound_url: str | None) -> tuple[str, ..
         )
     if "issue_comment" not in events:
         tasks.append("On the App's page under Permissions: subscribe to the event Issue comment.")
+    if "deployment_protection_rule" in events:
+        missing = [
+            f"{level} {name.capitalize()}"
+            for name, level, enough in (("actions", "read", ("read", "write")), ("deployments", "write", ("write",)))
+            if permissions.get(name) not in enough
+        ]
+        if missing:
+            tasks.append(
+                f"On the App's page under Permissions: for protection rules let it {' and '.join(missing)}, and accept this at the"
+                " installation."
+            )
     return tuple(tasks)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -17,6 +19,11 @@ from cortex_plane.notify.model import channels
 PREFIXES = ("/", "/cortex ")
 OLDEST_COMMENT = timedelta(days=7)
 """GitHub sends a webhook again for three days. A signature has no time in it, so older comments are not believed."""
+OLDEST_DEPLOYMENT = timedelta(days=30)
+"""So long GitHub holds one."""
+DEPLOY = "github.deploy"
+"""The tool that policies name."""
+_RUN = re.compile(r"https?://[^?#]*/repos/([^/?#]+/[^/?#]+)/actions/runs/([1-9][0-9]{0,19})/deployment_protection_rule")
 _REVOKED = {"deleted": "uninstalled", "suspend": "suspended"}
 
 
@@ -42,6 +49,8 @@ def read_webhook(request: channels.InboundRequest, installation_id: str | None) 
             return ()
         if (event, action) == ("issue_comment", "created"):
             return _comment_items(payload, request.received_at)
+        if (event, action) == ("deployment_protection_rule", "requested") and installation_id:
+            return _deployment_items(payload, request)
         if event == "installation" and action in _REVOKED:
             item = {"installation": str(payload["installation"]["id"]), "action": action}
             return (channels.InboundItem(event_id=f"installation:{item['installation']}:{action}", payload=item),)
@@ -76,7 +85,52 @@ def _comment_items(payload: Mapping[str, Any], now: datetime) -> tuple[channels.
     return (channels.InboundItem(event_id=f"comment:{item['comment_id']}", payload=item),)
 
 
-def read_item(payload: Mapping[str, Any]) -> channels.InboundEvent | channels.ConnectionRevoked | None:
+def _deployment_items(payload: Mapping[str, Any], request: channels.InboundRequest) -> tuple[channels.InboundItem, ...]:
+    deployment, repository = payload["deployment"], payload["repository"]
+    run = _RUN.fullmatch(payload["deployment_callback_url"])
+    if run is None or run[1].lower() != repository["full_name"].lower():
+        raise ValueError("the run of a deployment is part of its callback's address")
+    if request.received_at - datetime.fromisoformat(str(deployment["created_at"])) > OLDEST_DEPLOYMENT:
+        return ()
+    creator = deployment["creator"]
+    arguments = {
+        "repository": repository["full_name"], "environment": payload["environment"], "ref": deployment["ref"],
+        "sha": deployment["sha"], "run_id": run[2], "event": payload.get("event"), "actor": creator["login"],
+        "private": repository["private"] is True,
+    }  # fmt: skip
+    # The id of a deployment, and not of its delivery, which the signature does not cover. A run that is run again is held again, and
+    # then its webhook is another one.
+    id = f"deployment:{int(deployment['id'])}:{hashlib.sha256(request.body).hexdigest()}"
+    item = {
+        "deployment": id,
+        "arguments": arguments,
+        "creator_id": int(creator["id"]),
+        "is_bot": creator["type"] != "User",
+    }
+    return (channels.InboundItem(event_id=id, payload=item),)
+
+
+def run_path(arguments: Mapping[str, Any]) -> str:
+    """Of the run that a deployment belongs to: `owner/repository/actions/runs/7`."""
+    return f"{arguments['repository']}/actions/runs/{arguments['run_id']}"
+
+
+def _held_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment:
+    arguments = payload["arguments"]
+    sender = channels.ChannelSender(id=str(payload["creator_id"]), name=arguments["actor"], is_bot=payload["is_bot"])
+    chat = channels.Chat(id=run_path(arguments), is_private=False)
+    return channels.HeldDeployment(
+        sender=sender, chat=chat, tool=DEPLOY, arguments=arguments, key=payload["deployment"]
+    )
+
+
+def read_item(
+    payload: Mapping[str, Any],
+) -> channels.InboundEvent | channels.DecidedCall | channels.ConnectionRevoked | None:
+    if "decided" in payload:
+        return channels.DecidedCall(call_id=UUID(payload["decided"]))
+    if "deployment" in payload:
+        return _held_deployment(payload)
     if "action" in payload:
         return channels.ConnectionRevoked(reason=f"The GitHub App was {_REVOKED[payload['action']]}.")
     command = read_command(payload["text"], PREFIXES)

@@ -84,6 +84,12 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
+    -- A call that a connection asks for: whoever set it up could have made it.
+    select unnest(c.set_up_by), 'set up the connection that asked for the call', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    join channel_connection c on c.org_id = p_org and c.id = s.opened_by
+    where j.org_id = p_org and j.id = p_job
+    union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
   , behind as materialized (
     select s.why, s.name, person_behind(p_org, s.identity) as id from shaped s)

@@ -181,6 +181,24 @@ class ChatMessage(InboundEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldDeployment(InboundEvent):
+    """The vendor holds a deployment until the plane says whether it may go on. ``sender`` started it; the verdict goes to ``chat``."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    """With `environment`, by which the vendor knows it again, and `private`: whether strangers cannot read what is said there."""
+    key: str
+    """One for each time that the vendor holds it; the same again is the same request."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecidedCall:
+    """The plane's own event: the request about the call of a held deployment is over."""
+
+    call_id: UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryReport:
     """The vendor says that a message which it had accepted did not arrive."""
 

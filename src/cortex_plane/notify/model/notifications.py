@@ -219,6 +219,20 @@ class ChatReply:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DeploymentVerdict:
+    """Whether a deployment may go on, for the vendor that holds it: ``Target.address`` is where."""
+
+    environment: str
+    is_allowed: bool
+    decided_by: str | None
+    """The name of the person who decided last. None where policy did, and where strangers would read it."""
+    reason: str | None
+    """In the words of people or of a policy: untrusted. None where strangers would read it."""
+    url: str
+    """The request, or the job, in the dashboard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """Where a message goes, with what the channel needs to get it there."""
 
@@ -232,6 +246,9 @@ class Target:
     member: str
 
 
+Content = Card | Invitation | Callback | Notice | Alert | ChatReply | DeploymentVerdict
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outgoing:
     """One message to deliver."""
@@ -242,7 +259,7 @@ class Outgoing:
     version: int
     """What this message shows; `id` and it together are the same for every retry."""
     target: Target
-    content: Card | Invitation | Callback | Notice | Alert | ChatReply
+    content: Content
     earlier: str | None
     """What the channel called the last message of this notification; None: there is none yet."""
     shown: Mapping[str, Any] = field(default_factory=dict)

@@ -54,7 +54,7 @@ class InteractiveChannel(ChannelPort, Protocol):
 
     def read(
         self, payload: Mapping[str, Any]
-    ) -> channels.InboundEvent | channels.DeliveryReport | channels.ConnectionRevoked | None:
+    ) -> channels.InboundEvent | channels.DecidedCall | channels.DeliveryReport | channels.ConnectionRevoked | None:
         """What a stored item says; None for what concerns nobody."""
         ...
 
@@ -85,4 +85,15 @@ class ActivityChannel(Protocol):
     async def show_activity(self, target: Target, event: channels.ChatMessage) -> None:
         """For some seconds, as the vendor has it: `typing…`. Called once a message has reached an agent, it may do nothing so as not to
         use up the vendor's limits. Raises ``TryAgain`` or ``Undeliverable``, which nobody needs to hear of."""
+        ...
+
+
+@runtime_checkable
+class DeploymentGate(Protocol):
+    """What an interactive channel does besides whose vendor holds deployments: it sends each a ``DeploymentVerdict``."""
+
+    channel_type: str
+
+    def verdict_address(self, arguments: Mapping[str, Any]) -> str:
+        """Where the verdict goes, of the arguments of a ``HeldDeployment``."""
         ...

@@ -17,7 +17,7 @@ from cortex_plane.kernel.errors import CortexError, InvalidInput, Unauthenticate
 from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import channels as model
 from cortex_plane.notify.model.channels import InboundReply, InboundRequest, ReceivedRequest
-from cortex_plane.notify.verbs import channel_events, conversations, deliveries, presses
+from cortex_plane.notify.verbs import channel_events, conversations, deliveries, deployments, presses
 from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
@@ -121,10 +121,14 @@ def _forged() -> Unauthenticated:
 
 async def handle(db: Database, event: StoredEvent) -> None:
     """Do what it asks for. Raises ``TryAgain`` and ``Unavailable`` where a later try may help; whatever concerns its sender was answered."""
-    if event.is_disabled:
-        return
     occurrence = event.channel.read(event.payload)
+    if event.is_disabled and not isinstance(occurrence, model.DecidedCall):
+        return
     match occurrence:
+        case model.HeldDeployment():
+            await deployments.ask(db, event, occurrence)
+        case model.DecidedCall():
+            await deployments.settle(db, event, occurrence.call_id)
         case model.ButtonPress():
             await presses.press(db, event, occurrence)
         case model.ChatMessage():

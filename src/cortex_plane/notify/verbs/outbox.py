@@ -23,7 +23,8 @@ from cortex_plane.notify.model.notifications import (
     Callback,
     Card,
     ChatReply,
-    Invitation,
+    Content,
+    DeploymentVerdict,
     Notice,
     Outgoing,
     Target,
@@ -155,7 +156,7 @@ async def _prepare(
         )  # fmt: skip
         return None
     state: Mapping[str, Any] = {}
-    content: Card | Invitation | Callback | Notice | Alert | ChatReply | None
+    content: Content | None
     if row["kind"] == NotificationKind.NOTICE:
         data = {**row["data"], "data": redact(row["data"]["data"], row["redact"] or ())}
         content = parse(Notice, {**data, "happened_at": row["created_at"]})
@@ -167,6 +168,9 @@ async def _prepare(
         content = parse(Alert, {**data, "org": row["org"], "happened_at": row["created_at"]})
     elif row["kind"] == NotificationKind.REPLY:
         content = await _reply(tx, row)
+    elif row["kind"] == NotificationKind.VERDICT:
+        data = {**row["data"], "url": f"{public_url.rstrip('/')}/{row['data']['page']}"}
+        content = parse(DeploymentVerdict, data)
     elif approval is None:
         content = await connections.make_invitation_code(tx, row["mapping_id"], row["data"], public_url)
     elif row["call_id"] is not None:
@@ -256,9 +260,7 @@ def _prepared(row: Row, outgoing: Outgoing | None, state: Mapping[str, Any]) -> 
     )
 
 
-def _outgoing(
-    db: Database, org_id: UUID, row: Row, content: Card | Invitation | Callback | Notice | Alert | ChatReply
-) -> Outgoing:
+def _outgoing(db: Database, org_id: UUID, row: Row, content: Content) -> Outgoing:
     sealed = row["connection_sealed"]
     return Outgoing(
         id=row["id"],

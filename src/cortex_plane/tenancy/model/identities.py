@@ -501,6 +501,8 @@ class NotificationKind(StrEnum):
     """What operators and admins have to know at once."""
     REPLY = "reply"
     """What an agent said, for the chat from which its person wrote last."""
+    VERDICT = "verdict"
+    """Whether a deployment may go on, for the vendor that holds it."""
 
 
 class DeliveryStatus(StrEnum):
@@ -521,7 +523,7 @@ class Delivery:
     kind: NotificationKind
     approval_id: UUID | None
     call_id: UUID | None = None
-    """The call that a callback is about."""
+    """The call that a callback or a verdict is about."""
     channel_type: str
     connection_id: UUID
     connection: str
