@@ -36,6 +36,7 @@ DEFINERS = {
     "find_old_credentials": "cortex_scheduler",
     "resolve_connection": "cortex_resolver",
     "find_failing_connections": "cortex_scheduler",
+    "find_trial_connections": "cortex_scheduler",
     "forget_inbound_events": "cortex_scheduler",
     "claim_channel_events": "cortex_scheduler",
     "forget_channel_events": "cortex_scheduler",

@@ -31,6 +31,7 @@
     ├── ContextMisused          a code agent does what cannot be recorded
     ├── TryAgain                a message was not delivered, or nobody knows: it is tried again
     ├── Undeliverable           no later try would deliver it
+    ├── MalformedEvent          a signed request of a vendor is not what the vendor sends
     ├── TooMany                 the caller has as many open as it may: close some, or wait
     ├── Unavailable             the database cannot be reached: try again
     └── SetupError              this machine or server needs attention before anything can run

@@ -29,14 +29,6 @@ _PLACE: Final = frozenset({10003, 50001, 50013})
 """The channel does not exist, or the bot may not write there."""
 
 
-class DiscordRefusal(Undeliverable):
-    """An error of Discord that a caller may know how to go on from."""
-
-    def __init__(self, code: int, message: str, *, gone: bool = False, address: bool = False) -> None:
-        super().__init__(message, gone=gone, address=address)
-        self.vendor_code = code
-
-
 class DiscordApi:
     def __init__(self, client: VendorClient) -> None:
         self._client = client
@@ -44,7 +36,7 @@ class DiscordApi:
         self._not_before: dict[tuple[UUID, str], float] = {}
 
     async def call(self, target: Target, method: str, path: str, json: Any = None) -> Any:
-        """Raises ``TryAgain`` or ``DiscordRefusal``."""
+        """Raises ``TryAgain`` or ``Undeliverable``."""
         keys = ((target.connection_id, ""), (target.connection_id, f"{method} {_route(path)}"))
         self._check_limits(keys)
         headers = {"User-Agent": USER_AGENT}
@@ -60,7 +52,7 @@ class DiscordApi:
         """As ``call``, for an interaction, which may be over by now."""
         try:
             await self.call(target, method, path, json)
-        except DiscordRefusal as error:
+        except Undeliverable as error:
             if error.vendor_code not in _UNKNOWN_INTERACTION:
                 raise
 
@@ -121,7 +113,7 @@ def _retry_after(answer: VendorAnswer) -> float:
     return _seconds(_body(answer).get("retry_after", answer.headers.get("retry-after")))
 
 
-def _error(answer: VendorAnswer, *, only_chat: bool) -> TryAgain | DiscordRefusal:
+def _error(answer: VendorAnswer, *, only_chat: bool) -> TryAgain | Undeliverable:
     body = _body(answer)
     code = body.get("code")
     code = code if isinstance(code, int) else 0
@@ -132,5 +124,5 @@ def _error(answer: VendorAnswer, *, only_chat: bool) -> TryAgain | DiscordRefusa
     if answer.status >= 500 or answer.status == 408:
         return TryAgain(words, after_seconds=answer.retry_after)
     if answer.status == 401 and code != 50027:
-        return DiscordRefusal(code, "Discord does not accept the token of the bot any more.", gone=True)
-    return DiscordRefusal(code, words, address=code in _PERSON | _PLACE)
+        return Undeliverable("Discord does not accept the token of the bot any more.", vendor_code=code, gone=True)
+    return Undeliverable(words, vendor_code=code, address=code in _PERSON | _PLACE)

@@ -11,7 +11,7 @@ from typing import Any
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.card_text import chunks, concerns_every_change, shows_whole
 from cortex_plane.channels.discord import cards, interactions
-from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi, DiscordRefusal
+from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import (
@@ -84,7 +84,7 @@ class DiscordChannel:
         try:
             application = await self._api.call(target, "GET", "/applications/@me")
             bot = await self._api.call(target, "GET", "/users/@me")
-        except DiscordRefusal as error:
+        except Undeliverable as error:
             if error.gone:
                 raise InvalidInput("Discord does not accept this token.", field="secrets.bot_token") from None
             raise InvalidInput(error.message, field="config.api_url") from None
@@ -117,7 +117,7 @@ class DiscordChannel:
             return []
         try:
             await self._api.call(target, "PATCH", "/applications/@me", {"interactions_endpoint_url": inbound_url})
-        except DiscordRefusal as error:
+        except Undeliverable as error:
             if error.vendor_code != INVALID_FORM:
                 raise
             place = "the Developer Portal → General Information → Interactions Endpoint URL"
@@ -216,7 +216,7 @@ class DiscordChannel:
         channel, id = _split(message_ref)
         try:
             await self._api.call(target, "PATCH", f"/channels/{channel}/messages/{id}", dict(message))
-        except DiscordRefusal as error:
+        except Undeliverable as error:
             if error.vendor_code != UNKNOWN_MESSAGE:
                 raise
             return False

@@ -37,14 +37,6 @@ WINDOW_WORDS = (
 )
 
 
-class GraphRefusal(Undeliverable):
-    """An error of Meta that a caller may know how to go on from."""
-
-    def __init__(self, code: int, message: str, *, gone: bool = False, address: bool = False) -> None:
-        super().__init__(message, gone=gone, address=address)
-        self.vendor_code = code
-
-
 class GraphApi:
     def __init__(self, client: VendorClient) -> None:
         self._client = client
@@ -55,7 +47,7 @@ class GraphApi:
         return answer if isinstance(answer, dict) else {}
 
     async def send(self, target: Target, address: str, message: Mapping[str, Any], *, quote: str | None = None) -> str:
-        """Returns the id of the message. Raises ``TryAgain`` or ``GraphRefusal``."""
+        """Returns the id of the message. Raises ``TryAgain`` or ``Undeliverable``."""
         body = {"messaging_product": "whatsapp", **_recipient(address), **message}
         if quote is not None:
             body["context"] = {"message_id": quote}
@@ -89,7 +81,7 @@ def _recipient(address: str) -> dict[str, str]:
         return {"recipient_type": "individual", "to": address.removeprefix("+")}
     if _USER_ID.fullmatch(address):
         return {"recipient_type": "individual", "recipient": address}
-    raise GraphRefusal(0, f"{address!r} is no phone number and no user id of WhatsApp.", address=True)
+    raise Undeliverable(f"{address!r} is no phone number and no user id of WhatsApp.", address=True)
 
 
 def problem_of(error: Any) -> tuple[int, str]:
@@ -102,7 +94,7 @@ def problem_of(error: Any) -> tuple[int, str]:
     return code if isinstance(code, int) else 0, re.sub(r"[^\x20-\x7e]+", " ", str(words))[:_LONGEST_MESSAGE]
 
 
-def _error(answer: VendorAnswer) -> TryAgain | GraphRefusal:
+def _error(answer: VendorAnswer) -> TryAgain | Undeliverable:
     try:
         body = orjson.loads(answer.body)
     except ValueError:
@@ -116,7 +108,7 @@ def _error(answer: VendorAnswer) -> TryAgain | GraphRefusal:
     if answer.status >= 500 or code in _TROUBLE:
         return TryAgain(words, after_seconds=answer.retry_after)
     if answer.status == 401 or code in TOKEN_CODES:
-        return GraphRefusal(code, "WhatsApp does not accept the access token any more.", gone=True)
+        return Undeliverable("WhatsApp does not accept the access token any more.", vendor_code=code, gone=True)
     if code == WINDOW_CLOSED:
-        return GraphRefusal(code, WINDOW_WORDS)
-    return GraphRefusal(code, words, gone=code == _LOCKED, address=code in _PERSON)
+        return Undeliverable(WINDOW_WORDS, vendor_code=code)
+    return Undeliverable(words, vendor_code=code, gone=code == _LOCKED, address=code in _PERSON)

@@ -13,7 +13,7 @@ from cortex_plane.channels.card_text import chunks, shows_whole
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import cards, webhooks
-from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi, GraphRefusal
+from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import (
     ButtonPress,
@@ -118,7 +118,7 @@ class WhatsAppChannel:
             raise InvalidInput("To begin with a template, name one.", field="config.template")
         try:
             number = await self._api.get_number(target)
-        except GraphRefusal as error:
+        except Undeliverable as error:
             raise _wrong_field(error) from None
         id, display = str(number.get("id", "")), number.get("display_phone_number")
         if id != str(target.config.get("phone_number_id")) or not isinstance(display, str):
@@ -160,7 +160,7 @@ class WhatsAppChannel:
         try:
             quote = event.answer_to.get("message_id")
             return await self._api.send(target, event.chat.id, cards.text_message(text), quote=quote)
-        except GraphRefusal as error:
+        except Undeliverable as error:
             if error.vendor_code != WINDOW_CLOSED:
                 raise
             return None  # what they did is longer ago than a day
@@ -204,7 +204,7 @@ class WhatsAppChannel:
             message, form = template, _TEMPLATE
         try:
             ref = await self._api.send(target, target.address, message, quote=before)
-        except GraphRefusal as error:
+        except Undeliverable as error:
             if error.vendor_code != WINDOW_CLOSED or template is None:
                 raise
             ref, form = await self._api.send(target, target.address, template), _TEMPLATE
@@ -217,7 +217,7 @@ class WhatsAppChannel:
         message = cards.text_message(cards.outcome_text(card, outgoing.timestamp))
         try:
             ref: str | None = await self._api.send(target, target.address, message, quote=card_ref)
-        except GraphRefusal as error:
+        except Undeliverable as error:
             # A template has no button that decides, and its link leads to the outcome.
             if error.vendor_code != WINDOW_CLOSED or form != _TEMPLATE:
                 raise
@@ -244,7 +244,7 @@ def _template(outgoing: Outgoing, card: Card) -> dict[str, Any] | None:
     return cards.template_message(str(config[_TEMPLATE]), language, card, outgoing.id)
 
 
-def _wrong_field(error: GraphRefusal) -> InvalidInput:
+def _wrong_field(error: Undeliverable) -> InvalidInput:
     if error.gone:
         return InvalidInput("WhatsApp does not accept this token.", field="secrets.access_token")
     if error.vendor_code == INVALID_PARAMETER and "appsecret_proof" in error.message:

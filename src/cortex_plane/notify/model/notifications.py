@@ -294,12 +294,16 @@ class Undeliverable(CortexError):
     code = "undeliverable"
     http_status = 424
 
-    def __init__(self, message: str, *, gone: bool = False, address: bool = False) -> None:
+    def __init__(
+        self, message: str, *, gone: bool = False, address: bool = False, vendor_code: int | None = None
+    ) -> None:
         super().__init__(message, hint="Correct the address or the connection, then `cortex delivery resend` it.")
         self.gone = gone
         """The whole connection is not wanted any more."""
         self.address = address
         """It is the address that was refused, whatever is sent to it; not this message, and not its sender."""
+        self.vendor_code = vendor_code
+        """The vendor's own number of the error, for a caller that knows how to go on from it."""
 
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 -- the prefix of one
