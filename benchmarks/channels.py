@@ -1,8 +1,8 @@
 """From a press to the decision and from a message to its job, over the door for vendors; how near sending comes to what vendors allow; and
 whether a burst to one vendor delays another.
 
-The vendors are emulated. Their paces are raised by one factor for all, so that 2,000 messages to each are sent in less than a minute; mail,
-which has no pace, is held to Telegram's.
+The vendors are emulated, at the paces that they allow (the smoke form raises them by one factor for all). Mail, which has no pace, is held
+to Telegram's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cortex_plane.worker.notifier import Notifier
 from cortex_plane.worker.scheduler import in_background
 from cortex_plane.worker.worker import JobRunner, WorkerSettings
 
-PRESSES, MESSAGES, RECIPIENTS, FASTER = 100, 100, 2_000, 2.0
+PRESSES, MESSAGES, RECIPIENTS, FASTER = 100, 100, 2_000, 1.0
 BURST, ELSEWHERE = 1_000, 20
 AIM_MS, AIM_RATIO, AIM_DELAY_MS = 15.0, 1.2, 50.0
 LOOPBACK = "127.0.0.1"
