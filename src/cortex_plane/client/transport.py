@@ -304,7 +304,8 @@ def problem(answer: httpx.Response) -> CortexError:
             hint="Is this the address of a Cortex Plane?",
         )
     kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code, CortexError)
-    faults = "".join(f" {error['field']}: {error['message']}." for error in fields.get("errors", []))
+    details = [error for error in fields.get("errors", []) if error["message"] != message]
+    faults = "".join(f" {error['field']}: {error['message'].rstrip('.')}." for error in details)
     questions = {"questions": fields["questions"]} if "questions" in fields else {}
     return kind(message + faults, code=code, hint=hint, request_id=fields.get("request_id"), **questions)
 
