@@ -80,8 +80,8 @@ class ChannelListener:
     async def _renew(self) -> None:
         if not self._held:
             return
-        kept = await listeners.renew_listeners(self._db, self.id, [lease for lease, _ in self._held.values()])
-        for id in self._held.keys() - kept:
+        renewed_ids = await listeners.renew_listeners(self._db, self.id, [lease for lease, _ in self._held.values()])
+        for id in self._held.keys() - renewed_ids:
             lease, task = self._held.pop(id)
             await _stop(task)
             # Where its connection changed it is free for whoever comes first, this process included.
