@@ -348,11 +348,7 @@ class TestInbound:
         (press,) = door.events()
         assert isinstance(press, ButtonPress)
         ada = whatsapp.person("ada")
-        assert (press.sender.id, press.sender.name, press.sender.metadata) == (
-            ada.wa_id,
-            "Ada",
-            {"user_id": ada.user_id},
-        )
+        assert (press.sender.id, press.sender.name, press.sender.owner) == (ada.wa_id, "Ada", ada.user_id)
         assert (press.message_ref, press.note, press.chat.is_private) == (message["id"], None, True)
         button = read_button(press.data)
         assert button is not None

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 import pytest_asyncio
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
@@ -16,6 +17,7 @@ from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
+from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
@@ -177,3 +179,22 @@ class TestWhatsAppInteractive(InteractiveSuite):
             (answer,) = await stage.answers(name)
             assert words in answer
             assert "production" not in answer
+
+    @pytest.mark.proves("D.822")
+    async def test_number_that_passed_to_somebody_else_loses_its_link(
+        self, strict: World, admin: asyncpg.Connection, stage: WhatsAppStage
+    ) -> None:
+        """A telephone company gives a number away again: its new owner decides nothing."""
+        plane = await self._plane(strict, admin, stage)
+        await plane.take(await stage.write("bea", "hello"))
+        asked, message = await self._asked(plane)
+        stage.whatsapp.person("bea").user_id += "99"
+        await plane.take(await stage.press("bea", message, "Approve"))
+        assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
+        assert "do not know who you are" in (await stage.answers("bea"))[-1]
+        mappings = await connections.list_own_mappings(strict.db, self.bea.actor, None, 10)
+        assert mappings.items == []
+        entries = await audit.list_entries(strict.db, strict.admin.actor, None, 0, 1000)
+        (unlinked,) = [entry.body for entry in entries if entry.action == "identity_unlinked"]
+        assert unlinked is not None
+        assert unlinked["data"]["reason"] == "the channel names another owner"

@@ -19,7 +19,7 @@ from cortex_plane.notify.model.notifications import Outgoing, Sent
 from cortex_plane.tenancy.model.identities import Connection, ConnectionState, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.notifier import NOTIFIER_LIFE, Notifier
 from cortex_plane.worker.pacing import Pacing
 from tests.channels.behaviour import PUBLIC_URL, drain, link
 from tests.channels.postbox import Postbox, connect
@@ -243,3 +243,24 @@ def test_a_pause_ends_by_itself() -> None:
     assert pacing.is_paused(bot, 159.0)
     assert not pacing.is_paused(bot, 160.0)
     assert not pacing.is_paused(uuid4(), 100.0)
+
+
+def test_processes_share_the_pace_of_a_connection() -> None:
+    pacing, bot = Pacing(), uuid4()
+    pacing.processes = 3
+    waits = [pacing.reserve(bot, f"p{n}", 100.0, per_second=30, chat_seconds=0) for n in range(3)]
+    assert waits == pytest.approx([0, 0.1, 0.2])
+
+
+async def test_notifiers_know_how_many_they_are(strict: World, admin: asyncpg.Connection, stage: VendorStage) -> None:
+    """Each of N processes sends at an N-th of what the vendor takes; who died is not counted any more."""
+    first, second = (one_by_one(strict, stage) for _ in range(2))
+    await first.share_pace()
+    assert first.pacing.processes == 1
+    await second.share_pace()
+    assert second.pacing.processes == 2
+    now = await admin.fetchval("select plane_now()")
+    await Clock.install(admin, now + 2 * NOTIFIER_LIFE)
+    third = one_by_one(strict, stage)
+    await third.share_pace()
+    assert third.pacing.processes == 1

@@ -46,6 +46,7 @@ from tests.storage.leases import Held, call, ledger, make_worker, step
 NOT_A_TENANTS = {
     "schema_migration": "what was applied to this database",
     "worker": "processes of the platform, which run jobs of every org",
+    "notifier": "processes of the platform, which send messages of every org",
     "tool_version": "the code that workers loaded",
     "tool_server": "programs of the platform beside its workers",
     "plane_key": "the fingerprint of the key that the whole plane signs with",

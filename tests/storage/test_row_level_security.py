@@ -74,6 +74,7 @@ ROLES = ("cortex_app", "cortex_resolver", "cortex_claimer", "cortex_scheduler")
 RIGHTS_WITHOUT_AN_ORG = {
     "schema_migration": {"select"},
     "worker": {"select", "insert", "delete", "update expires_at", "update stopped_at"},
+    "notifier": {"select", "insert", "delete", "update expires_at"},
     "tool_version": {"select", "insert", "update published_at", "update declares_risk"},
     "tool_server": {"select", "insert", "delete"} | {f"update {c}" for c in ("state", "since", "reason", "tools")},
     "plane_key": {"select", "insert"}

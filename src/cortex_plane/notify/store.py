@@ -48,6 +48,13 @@ async def claim_deliveries(
     return [Lane(row["org_id"], row["lane"], claim, tuple(row["ids"])) for row in rows]
 
 
+async def count_notifiers(db: Database, id: UUID, life: timedelta) -> int:
+    """How many processes send messages, this one included."""
+    (row,) = await db.call("count_notifiers", None, id, life)
+    count: int = row["count_notifiers"]
+    return count
+
+
 async def begin_delivery(tx: Transaction, id: UUID, claim: UUID, lane: int) -> bool:
     """Just before it is sent: the lease is renewed, the try is counted, and from now on it may have been sent."""
     begun = await tx.row(queries.begin_delivery, id, claim, lane, LEASE)

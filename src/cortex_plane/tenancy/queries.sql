@@ -488,6 +488,14 @@ update channel_mapping set last_used_at = plane_now(), suppressed_at = null, sup
 where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null)
 
 
+-- name: lock_owner
+-- Who the vendor says is behind a sender's id, as far as it was noted.
+select id, user_account_id, channel_type, channel_user_id, metadata ->> 'owner' as owner from channel_mapping
+where connection_id = $1 and channel_user_id = $2 and verified_at is not null for no key update
+
+-- name: note_owner
+update channel_mapping set metadata = metadata || jsonb_build_object('owner', $2::text) where id = $1
+
 -- name: note_inbound
 -- At most once a minute, for the same reason.
 update channel_connection set last_inbound_at = plane_now()

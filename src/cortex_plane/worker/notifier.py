@@ -12,6 +12,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import structlog
@@ -20,6 +21,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.meters import meters
+from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.channels import ChannelTraits
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS
@@ -46,6 +48,9 @@ SEND_SECONDS = 30.0
 LANE_SECONDS = 5.0
 """After that a lane gives back what is left of it, and takes its turn again."""
 RECORD_SECONDS = 20.0
+COUNT_SECONDS = 5.0
+"""Between two counts of the processes that share the pace of a connection."""
+NOTIFIER_LIFE = timedelta(seconds=3 * COUNT_SECONDS)
 LEAVING_SECONDS = 5.0
 """Whoever stops lets what is on its way arrive, for so long."""
 
@@ -78,7 +83,8 @@ class Notifier:
         """By org, while it is written down what was sent: what goes with the next commit."""
         self._writing: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._pacing = Pacing()
+        self.pacing = Pacing()
+        self._count_at = 0.0
         self._leaving = False
         self._look_seconds = 0.0
         """How long the last look took that found nothing."""
@@ -102,12 +108,18 @@ class Notifier:
 
     async def _look(self) -> None:
         try:
+            await self.share_pace()
             await self._start()
         except (CortexError, TimeoutError) as error:
             log.warning("notifier cannot look", error=str(error))
         except Exception:
             # Messages that nobody sends would be worse than a loud one.
             log.exception("notifier failed")
+
+    async def share_pace(self) -> None:
+        if ticks() >= self._count_at:
+            self.pacing.processes = await notify_store.count_notifiers(self.db, self.id, NOTIFIER_LIFE)
+            self._count_at = ticks() + COUNT_SECONDS
 
     async def _rest(self) -> None:
         """Until a place is free; where places are, until it is time to look again. Beside others that are sent it looks more often:
@@ -249,14 +261,14 @@ class Notifier:
         del self._sent[actor.org_id]
 
     def _is_paused(self, message: Prepared) -> bool:
-        return message.outgoing is not None and self._pacing.is_paused(message.outgoing.target.connection_id, ticks())
+        return message.outgoing is not None and self.pacing.is_paused(message.outgoing.target.connection_id, ticks())
 
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
         traits: ChannelTraits | None = getattr(channel, "traits", None)
         if traits is not None:
             target = outgoing.target
             pace = {"per_second": traits.per_second, "chat_seconds": traits.chat_seconds}
-            await asyncio.sleep(self._pacing.reserve(target.connection_id, target.address, ticks(), **pace))
+            await asyncio.sleep(self.pacing.reserve(target.connection_id, target.address, ticks(), **pace))
         try:
             async with asyncio.timeout(self._send_seconds):
                 return await channel.send(outgoing)
@@ -296,7 +308,7 @@ class Notifier:
     def _pause(self, connection_id: UUID, error: TryAgain | Undeliverable) -> None:
         """What the database tells all others, the lanes of this process that are under way must know now."""
         if isinstance(error, TryAgain) and error.after_seconds and not error.only_chat:
-            self._pacing.pause(connection_id, ticks() + min(error.after_seconds, LONGEST_WAIT_SECONDS))
+            self.pacing.pause(connection_id, ticks() + min(error.after_seconds, LONGEST_WAIT_SECONDS))
 
     async def _leave(self) -> None:
         """What is on its way may arrive; what was not begun is free for others at once."""

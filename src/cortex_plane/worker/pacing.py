@@ -1,4 +1,8 @@
-"""How fast one process sends over a connection and into a chat, as its channel says a vendor takes it."""
+"""How fast one process sends over a connection and into a chat, as its channel says a vendor takes it.
+
+A lane is sent by one process at a time, so a chat needs nothing more. All processes send over a connection: each takes an equal share of
+its pace.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ class Pacing:
         self._next: OrderedDict[tuple[UUID, str], float] = OrderedDict()
         """When the next message may go over a connection (with an empty address) or into a chat."""
         self._paused: dict[UUID, float] = {}
+        self.processes = 1
+        """How many share the pace of each connection."""
 
     def reserve(
         self, connection_id: UUID, address: str, now: float, *, per_second: float, chat_seconds: float
@@ -23,7 +29,7 @@ class Pacing:
         """The seconds until the caller may send; the moment is theirs."""
         at = max(now, self._next.get((connection_id, ""), now))
         if per_second > 0:
-            self._note((connection_id, ""), at + 1 / per_second)
+            self._note((connection_id, ""), at + self.processes / per_second)
         if chat_seconds:
             # A chat that must wait keeps no other chat of the connection waiting.
             chat = (connection_id, address)

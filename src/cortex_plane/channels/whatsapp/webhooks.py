@@ -163,7 +163,7 @@ def _event(message: Mapping[str, Any], contact: Mapping[str, Any]) -> dict[str, 
     group = message.get("group_id")
     name = (contact.get("profile") or {}).get("name") or id
     return {
-        "sender": ChannelSender(id=str(id), name=str(name), metadata={"user_id": str(user_id)} if user_id else {}),
+        "sender": ChannelSender(id=str(id), name=str(name), owner=str(user_id) if user_id else None),
         "chat": Chat(id=f"{GROUP}{group}" if group else str(id), is_private=not group),
         "answer_to": {"message_id": str(message["id"])},
     }

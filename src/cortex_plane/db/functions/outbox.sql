@@ -287,6 +287,18 @@ $$;
 
 call pg_temp.give_functions('cortex_scheduler', 'claim_notifications(uuid,text[],uuid,uuid[],integer,integer,integer,interval)');
 
+-- Renew the row of a notifier, and count those that are alive, itself included.
+create or replace function count_notifiers(p_id uuid, p_life interval) returns integer
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  insert into notifier (id, expires_at) values (p_id, plane_now() + p_life)
+  on conflict (id) do update set expires_at = excluded.expires_at;
+  delete from notifier n where n.id in (
+    select o.id from notifier o where o.expires_at < (select plane_now()) for update skip locked);
+  return (select count(*) from notifier);
+end
+$$;
+
 -- They are written down together now.
 drop function if exists record_delivery(uuid, uuid, uuid, integer, boolean, boolean, text, jsonb, jsonb, jsonb, text[], bytea[]);
 

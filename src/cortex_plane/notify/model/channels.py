@@ -136,6 +136,8 @@ class ChannelSender:
     """The vendor's id of the person, never of a group or a chat: `channel_user_id` of their mapping."""
     name: str
     is_bot: bool = False
+    owner: str | None = None
+    """The vendor's id of the person, where ``id`` may pass to somebody else, as a phone number does."""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -22,6 +22,7 @@ from cortex_plane.notify.verbs.channel_events import StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.store import SealedConnection
+from cortex_plane.tenancy.verbs import links
 
 log = structlog.get_logger()
 
@@ -124,6 +125,9 @@ async def handle(db: Database, event: StoredEvent) -> None:
     occurrence = event.channel.read(event.payload)
     if event.is_disabled and not isinstance(occurrence, model.DecidedCall):
         return
+    if isinstance(occurrence, model.InboundEvent) and occurrence.sender.owner is not None:
+        sender = occurrence.sender
+        await links.confirm_owner(db, event.bridge(), event.target.connection_id, sender.id, sender.owner)
     match occurrence:
         case model.HeldDeployment():
             await deployments.ask(db, event, occurrence)

@@ -171,6 +171,25 @@ async def _find_claim(tx: Transaction, connection_id: UUID, sender: str, typed: 
     return mapping_id
 
 
+@verb(Permission.MESSAGE_INGEST)
+async def confirm_owner(db: Database, actor: Actor, connection_id: UUID, sender: str, owner: str) -> None:
+    """A channel calls it where a sender's id may pass to somebody else, as a phone number does. The first owner is noted; where another
+    one writes, the sender is unlinked: what the first one could do is not theirs."""
+    async with db.transaction(actor.org_id) as tx:
+        row = await tx.row(queries.lock_owner, connection_id, sender)
+        if row is None or row["owner"] == owner:
+            return
+        if row["owner"] is None:
+            await tx.rows(queries.note_owner, row["id"], owner)
+            return
+        await tx.rows(queries.remove_mapping, row["id"])
+        await tx.rows(queries.use_codes, row["id"])
+        await record(
+            tx, actor, "identity_unlinked", member=row["user_account_id"], mapping=row["id"],
+            channel_type=row["channel_type"], address=row["channel_user_id"], reason="the channel names another owner",
+        )  # fmt: skip
+
+
 @transaction_verb(Permission.IDENTITY_LINK)
 async def list_own_claims(tx: Transaction, actor: Actor) -> list[LinkClaim]:
     """Who asked to be linked to the caller, newest first."""
