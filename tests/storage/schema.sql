@@ -1708,6 +1708,19 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.count_notifiers(p_id uuid, p_life interval) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into notifier (id, expires_at) values (p_id, plane_now() + p_life)
+  on conflict (id) do update set expires_at = excluded.expires_at;
+  delete from notifier n where n.id in (
+    select o.id from notifier o where o.expires_at < (select plane_now()) for update skip locked);
+  return (select count(*) from notifier);
+end
+$$;
+
 CREATE FUNCTION public.count_suspended_sessions() RETURNS TABLE(org_id uuid, sessions bigint)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -6350,6 +6363,11 @@ ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
+CREATE TABLE public.notifier (
+    id uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE public.org (
     id uuid NOT NULL,
     slug text NOT NULL,
@@ -6892,6 +6910,9 @@ ALTER TABLE ONLY public.model_key
 
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT notification_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.notifier
+    ADD CONSTRAINT notifier_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_pkey PRIMARY KEY (org_id);
@@ -8815,6 +8836,10 @@ GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.notifier TO cortex_app;
+
+GRANT UPDATE(expires_at) ON TABLE public.notifier TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.org TO cortex_app;
 
