@@ -125,9 +125,8 @@ async def handle(db: Database, event: StoredEvent) -> None:
     occurrence = event.channel.read(event.payload)
     if event.is_disabled and not isinstance(occurrence, model.DecidedCall):
         return
-    if isinstance(occurrence, model.InboundEvent) and occurrence.sender.owner is not None:
-        sender = occurrence.sender
-        await links.confirm_owner(db, event.bridge(), event.target.connection_id, sender.id, sender.owner)
+    if isinstance(occurrence, model.InboundEvent) and (owner := occurrence.sender.owner) is not None:
+        await links.confirm_owner(db, event.bridge(), event.target.connection_id, occurrence.sender.id, owner)
     match occurrence:
         case model.HeldDeployment():
             await deployments.ask(db, event, occurrence)
