@@ -450,9 +450,10 @@ class Reports:
             if self._threads is None or self._pid != os.getpid():
                 # A forked child has neither the threads nor the reports of its parent.
                 self._threads, self._pid, self._futures = ThreadPoolExecutor(REPORTERS, "guard report"), os.getpid(), {}
+            threads = self._threads
         try:
-            future = self._threads.submit(report)
-        except RuntimeError:  # the interpreter is ending and starts no thread any more
+            future = threads.submit(report)
+        except RuntimeError:  # closed meanwhile, or the interpreter is ending and starts no thread any more
             report()
             return
         waiting = self._futures.setdefault(session, set())
@@ -464,6 +465,13 @@ class Reports:
         if self._pid == os.getpid():
             keys = sessions or tuple(self._futures)
             wait([future for key in keys for future in tuple(self._futures.get(key, ()))], timeout=seconds)
+
+    def close(self) -> None:
+        """End the threads of this process. A report that comes later starts others."""
+        with self._lock:
+            if self._threads is not None and self._pid == os.getpid():
+                self._threads.shutdown(wait=False)
+                self._threads = None
 
     def start_async(self, session: str, report: Coroutine[Any, Any, Any]) -> None:
         key = asyncio.get_running_loop(), session
@@ -545,6 +553,7 @@ class Lines:
 
     def close(self) -> None:
         self.end_sessions(2.0)
+        self.reports.close()
         pool = self._pools.pop(os.getpid(), None)
         if pool is not None:
             pool.close()
