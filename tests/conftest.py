@@ -6,7 +6,9 @@ import asyncio
 import functools
 import gc
 import inspect
+import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -35,6 +37,10 @@ from tests.fixtures.warm_databases import WarmDatabase, WarmDatabases
 
 PAGES = {"Accept": "application/json"}
 """Without a socket nothing can be streamed: events come in pages."""
+
+# As `make test` does: else each process of the run, and each program that a test starts, compiles every source anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _servers = pytest.StashKey[AbstractContextManager[None]]()
 
