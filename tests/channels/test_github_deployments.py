@@ -109,6 +109,7 @@ async def test_policy_forbids_a_deployment(stage: Stage) -> None:
     assert await pending(stage.world) == []
 
 
+@pytest.mark.proves("D.830")
 async def test_people_decide_where_policy_asks_them(stage: Stage, admin: asyncpg.Connection) -> None:
     await apply_policies(stage.world.db, stage.world.admin.actor, ASK)
     run, approval = await stage.asked()
