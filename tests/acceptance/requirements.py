@@ -869,6 +869,8 @@ REQUIREMENTS = [
     _R("D.828", "A code that is typed on a channel makes its sender somebody's once they have confirmed the name shown to them; what a guest"
        " wrote stays theirs."),
     _R("D.829", "A shared place that a policy names gets the card and its end."),
+    _R("D.830", "A deployment that GitHub or GitLab holds waits for policies and people, and gets one verdict; a job of GitLab is started"
+       " once, wherever its sender dies."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

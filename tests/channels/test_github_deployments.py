@@ -16,7 +16,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from cortex_plane.approvals.model.approvals import Approval, Choice
-from cortex_plane.calls.verbs import calls, deadlines
+from cortex_plane.calls.verbs import deadlines
 from cortex_plane.channels.github import GitHubChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.gates.verbs import session_lifecycle
@@ -29,10 +29,11 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import channel_events, deliveries
 from cortex_plane.notify.verbs.inbound import MalformedEvent, VendorRequest
 from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.tenancy.model.identities import ConnectionChange, Delivery, DeliveryStatus, NotificationKind
+from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import PUBLIC_URL, link
+from tests.channels.held_deployments import DeploymentStage, unpaced
 from tests.channels.interactive_behaviour import InteractiveStage, Plane
 from tests.channels.test_github_behaviour import PLACE, SECRET, GitHubStage
 from tests.emulators import github_objects as objects
@@ -40,7 +41,7 @@ from tests.emulators.github import GitHubEmulator, HeldRun, Webhook
 from tests.emulators.vendor_server import VendorFault
 from tests.fixtures.approvals import decide, pending
 from tests.fixtures.clock import Clock
-from tests.fixtures.people import Person, World, apply_policies
+from tests.fixtures.people import World, apply_policies
 from tests.fixtures.workers import make_agent, whole
 
 ADA = objects.user("ada", 583231)
@@ -53,14 +54,8 @@ DENY = "policies: [{name: deploys, target: github.deploy, effect: deny, reason: 
 
 
 @dataclass
-class Stage:
-    plane: Plane
+class Stage(DeploymentStage):
     emulator: GitHubEmulator
-    bea: Person
-
-    @property
-    def world(self) -> World:
-        return self.plane.world
 
     def request(self, webhook: Webhook, secret: str = SECRET) -> VendorRequest:
         return VendorRequest("POST", {}, self.emulator.headers_of(webhook, secret), webhook.body)
@@ -77,20 +72,6 @@ class Stage:
         (approval,) = await pending(self.world)
         return run, approval
 
-    async def go_on(self) -> None:
-        await self.plane.handle()
-        await self.plane.send()
-
-    async def verdict_delivery(self) -> Delivery:
-        page = await deliveries.list_deliveries(self.world.db, self.world.admin.actor, None, 50)
-        (only,) = [delivery for delivery in page.items if delivery.kind is NotificationKind.VERDICT]
-        return only
-
-    async def call_status(self) -> CallStatus:
-        page = await calls.list_calls(self.world.db, self.world.admin.actor, None, 10)
-        (only,) = page.items
-        return only.status
-
 
 @pytest_asyncio.fixture
 async def stage(strict: World, admin: asyncpg.Connection) -> AsyncIterator[Stage]:
@@ -98,11 +79,12 @@ async def stage(strict: World, admin: asyncpg.Connection) -> AsyncIterator[Stage
     async with GitHubEmulator().serve() as emulator:
         emulator.permissions |= {"deployments": "write", "actions": "read"}
         github = GitHubStage(emulator, GitHubChannel(client))
+        github.channel.traits = unpaced(github.channel.traits)
         connection_id = await github.connect(strict)
         agent = await make_agent(strict, [], slug="deployments")
         await admin.execute("update channel_connection set agent_id = $2 where id = $1", connection_id, agent.id)
         bea = await strict.person(Role.APPROVER, name="Bea")
-        yield Stage(Plane(strict, cast("InteractiveStage", github), connection_id), emulator, bea)
+        yield Stage(Plane(strict, cast("InteractiveStage", github), connection_id), bea, emulator)
         await client.close()
 
 
@@ -127,6 +109,7 @@ async def test_policy_forbids_a_deployment(stage: Stage) -> None:
     assert await pending(stage.world) == []
 
 
+@pytest.mark.proves("D.830")
 async def test_people_decide_where_policy_asks_them(stage: Stage, admin: asyncpg.Connection) -> None:
     await apply_policies(stage.world.db, stage.world.admin.actor, ASK)
     run, approval = await stage.asked()

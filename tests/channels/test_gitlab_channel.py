@@ -32,7 +32,7 @@ from cortex_plane.notify.model.notifications import (
 from tests.channels.comment_behaviour import outside_of_code, rendered
 from tests.channels.test_github_channel import HOSTILE, NOTIFICATION, SHORT, buttons
 from tests.channels.test_webhook_channel import card
-from tests.emulators.gitlab import TOKEN, GitLabEmulator, NoteHook
+from tests.emulators.gitlab import TOKEN, GitLabEmulator, Hook
 from tests.emulators.vendor_server import VendorFault
 
 ADA = {"id": 11, "username": "ada", "name": "Ada"}
@@ -63,7 +63,7 @@ class Bench:
         assert ref is not None
         return ref
 
-    def receive(self, hook: NoteHook, token: str = SECRET) -> tuple[model.InboundItem, ...]:
+    def receive(self, hook: Hook, token: str = SECRET) -> tuple[model.InboundItem, ...]:
         request = model.InboundRequest(
             method="POST", query={}, headers=hook.headers(token), body=hook.body, received_at=datetime.now(UTC)
         )
@@ -187,9 +187,22 @@ async def test_revoked_token_disables_the_connection(bench: Bench) -> None:
 async def test_token_is_identified_with_what_is_left_to_do(bench: Bench) -> None:
     identity = await bench.channel.identify(bench.target(), HOOK)
     assert (identity.account, identity.external_id) == ("@project_42_bot_0123456789abcdef", "900")
+    assert identity.config == {"mode": "webhook"}
     (task,) = identity.to_do
     assert HOOK in task
+    assert "Deployment events" in task
     assert SECRET not in task
+
+
+async def test_projects_that_the_plane_looks_into_must_be_readable(bench: Bench) -> None:
+    target = bench.target()
+    target = replace(target, config={**target.config, "projects": "acme/shop, acme/gone"})
+    identity = await bench.channel.identify(target, None)
+    assert identity.config == {"mode": "polling"}
+    address, project = identity.to_do
+    assert "an address that GitLab reaches" in address
+    assert "acme/gone" in project
+    assert "acme/shop" not in project
 
 
 @pytest.mark.parametrize(
@@ -224,11 +237,19 @@ async def test_connection_without_a_secret_believes_nothing(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'{"object_kind": "note"}', b'{"object_kind": "note", "object_attributes": 1}']
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"object_kind": "deployment", "status": "blocked"}',
+        b'{"object_kind": "deployment", "status": "blocked", "project": {"path_with_namespace": ".."}, "deployment_id": 1, "environment": "x"}',
+        b'{"object_kind": "note"}',
+        b'{"object_kind": "note", "object_attributes": 1}',
+    ],
 )
 async def test_malformed_webhook_is_refused(bench: Bench, body: bytes) -> None:
     with pytest.raises(InvalidInput):
-        bench.receive(NoteHook(body=body))
+        bench.receive(Hook(body=body))
 
 
 @pytest.mark.parametrize("place", ["acme/shop#5", "acme/shop!7"])

@@ -57,3 +57,36 @@ async def test_sdk_sees_its_errors(emulator: GitLabEmulator) -> None:
         assert refused.value.response_code == 404
 
     await asyncio.to_thread(use)
+
+
+async def test_sdk_approves_deployments_and_starts_their_jobs(emulator: GitLabEmulator) -> None:
+    ada = {"id": 11, "username": "ada", "name": "Ada"}
+    held, _ = emulator.hold("acme/shop", "production", ada)
+    unwanted, _ = emulator.hold("acme/shop", "production", ada)
+    _, others = emulator.hold("acme/shop", "production", ada, required=2), emulator.hold("acme/web/open", "review", ada)
+
+    def use() -> None:
+        project = client_of(emulator).projects.get("acme/shop")
+        found = project.deployments.list(status="blocked", order_by="id", sort="desc", per_page=2, get_all=False)
+        assert [deployment.id for deployment in found] == sorted(emulator.held)[1:3][::-1]
+        deployment = project.deployments.get(held.id)
+        assert (deployment.status, deployment.pending_approval_count, deployment.deployable["status"]) == (
+            "blocked",
+            1,
+            "manual",
+        )
+        job = project.jobs.get(deployment.deployable["id"])
+        with pytest.raises(gitlab.GitlabJobPlayError, match="Unplayable"):
+            job.play()
+        assert deployment.approval(status="approved", comment="Yes.")["status"] == "approved"
+        with pytest.raises(gitlab.exceptions.GitlabDeploymentApprovalError, match="not waiting for approvals"):
+            deployment.approval(status="approved")
+        job.play()
+        assert project.jobs.get(job.id).status == "pending"
+        project.deployments.get(unwanted.id).approval(status="rejected", comment="No.")
+        assert project.deployments.get(unwanted.id).status == "failed"
+        with pytest.raises(gitlab.GitlabGetError):
+            project.deployments.get(others[0].id)
+
+    await asyncio.to_thread(use)
+    assert (held.plays, held.verdicts, unwanted.verdicts) == (1, [("approved", "Yes.")], [("rejected", "No.")])

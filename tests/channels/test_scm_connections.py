@@ -107,6 +107,13 @@ async def test_gitlab_is_connected_with_what_is_left_to_do(
     (task,) = made["to_do"]
     assert f"/v1/connections/{made['id']}/inbound" in task
     assert "chosen" not in str(made)
+    path, headers = f"/v1/connections/{made['id']}", world.admin.headers
+    refused = await http.patch(path, json={"config": {"projects": "acme"}}, headers=headers)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "config.projects")
+    changed = await http.patch(path, json={"config": {"projects": "acme/shop, acme/gone"}}, headers=headers)
+    assert changed.status_code == 200, changed.text
+    assert (changed.json()["config"]["mode"], len(changed.json()["to_do"])) == ("polling", 2)
+    assert "acme/gone" in changed.json()["to_do"][1]
 
 
 @pytest.mark.parametrize("external_user", ["583231"])

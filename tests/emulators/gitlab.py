@@ -1,4 +1,4 @@
-"""GitLab: its REST API for notes and its note webhooks, as far as a channel uses them, with its checks and limits.
+"""GitLab: its REST API for notes, deployments and jobs, and its webhooks, as far as a channel uses them, with its checks and limits.
 
 GitLab publishes no schema of its webhooks. Their fields are those of its manual, and python-gitlab drives the API.
 """
@@ -26,6 +26,7 @@ from tests.emulators.vendor_server import VendorFaults, served_on_loopback
 TOKEN = "glpat-emulated"
 BOT = {"id": 900, "username": "project_42_bot_0123456789abcdef", "name": "Cortex", "bot": True}
 MAX_NOTE = 1_000_000
+_SHA = "279484c09fbe69ededfced8c1bb6e6d24616b468"
 _KINDS = {"issues": ("Issue", "#", "issue"), "merge_requests": ("MergeRequest", "!", "merge_request")}
 _LEVELS = {"private": 0, "internal": 10, "public": 20}
 
@@ -47,7 +48,7 @@ class Write:
 
 
 @dataclass(kw_only=True)
-class NoteHook:
+class Hook:
     body: bytes
     event: str = "Note Hook"
     guid: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -58,6 +59,36 @@ class NoteHook:
             "x-gitlab-event-uuid": self.guid, "x-gitlab-webhook-uuid": str(uuid.UUID(int=1)), "idempotency-key": self.guid,
             "x-gitlab-instance": "https://gitlab.example", "x-gitlab-token": secret,
         }  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class HeldJob:
+    """A deployment to a protected environment, and its job."""
+
+    id: int
+    project: str
+    environment: str
+    job_id: int
+    user: dict[str, Any]
+    required: int
+    """Approvals."""
+    status: str = "blocked"
+    job_status: str = "manual"
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    approvals: list[dict[str, Any]] = field(default_factory=list)
+    reviews: int = 0
+    """How often the bot approved or rejected it."""
+    plays: int = 0
+    """How often its job was started."""
+
+    @property
+    def pending(self) -> int:
+        return max(0, self.required - [approval["status"] for approval in self.approvals].count("approved"))
+
+    @property
+    def verdicts(self) -> list[tuple[str, str]]:
+        """What the plane said."""
+        return [(entry["status"], entry["comment"]) for entry in self.approvals if entry["user"]["id"] == BOT["id"]]
 
 
 class GitLabEmulator:
@@ -75,12 +106,24 @@ class GitLabEmulator:
         self.faults, self.note_faults = VendorFaults(), VendorFaults()
         """Of any request, and of those that write notes."""
         self.is_token_valid = True
+        self.held: dict[int, HeldJob] = {}
+        self.is_approver, self.may_deploy = True, True
+        """Whether the approval rule and `Allowed to deploy` name the bot."""
+        self.has_rules = True
+        """Without approval rules, but with a number of required approvals, the last approval starts the job."""
+        self.approval_faults, self.play_faults = VendorFaults(), VendorFaults()
         self._ids = itertools.count(301)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[GitLabEmulator]:
         notes = "/api/v4/projects/{project:path}/{kind:str}/{iid:int}/notes"
+        project, deployment = "/api/v4/projects/{project:path}", "/api/v4/projects/{project:path}/deployments/{id:int}"
         routes = [
+            Route(f"{deployment}/approval", self._guarded(self._review, self.approval_faults), methods=["POST"]),
+            Route(deployment, self._guarded(self._deployment)),
+            Route(f"{project}/deployments", self._guarded(self._deployments)),
+            Route(f"{project}/jobs/{{job:int}}/play", self._guarded(self._play, self.play_faults), methods=["POST"]),
+            Route(f"{project}/jobs/{{job:int}}", self._guarded(self._job)),
             Route("/api/v4/user", self._guarded(self._user)),
             Route("/api/v4/personal_access_tokens/self", self._guarded(self._token)),
             Route(f"{notes}/{{id:int}}/award_emoji", self._guarded(self._award), methods=["POST"]),
@@ -96,9 +139,7 @@ class GitLabEmulator:
 
     # What people do --------------------------------------------------------------------------------------------------
 
-    def say(
-        self, place: str, text: str, author: dict[str, Any], *, action: str = "create", user: Any = None
-    ) -> NoteHook:
+    def say(self, place: str, text: str, author: dict[str, Any], *, action: str = "create", user: Any = None) -> Hook:
         """Somebody writes a note; its webhook."""
         path, kind, iid = _split(place)
         id, visibility = self.projects[path]
@@ -122,7 +163,41 @@ class GitLabEmulator:
             "repository": {"name": "shop", "url": "git@gitlab.example", "description": None, "homepage": "https://gitlab.example"},
             key: {"id": 1000 + iid, "iid": iid, "title": "Release", "project_id": id, "author_id": author["id"]},
         }  # fmt: skip
-        return NoteHook(body=orjson.dumps(payload))
+        return Hook(body=orjson.dumps(payload))
+
+    def hold(
+        self, path: str, environment: str, user: dict[str, Any], *, required: int = 1, status: str = "blocked"
+    ) -> tuple[HeldJob, Hook]:
+        """A job waits that deploys to an environment with an approval rule (``required`` is 0: without one)."""
+        held = HeldJob(
+            id=next(self._ids),
+            project=path,
+            environment=environment,
+            job_id=next(self._ids),
+            user=user,
+            required=required,
+        )
+        self.held[held.id] = held
+        return held, self.deployment_hook(held, status)
+
+    def deployment_hook(self, held: HeldJob, status: str) -> Hook:
+        id, visibility = self.projects[held.project]
+        web = f"https://gitlab.example/{held.project}"
+        payload = {
+            "object_kind": "deployment", "status": status,
+            "status_changed_at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S +0000"), "deployment_id": held.id,
+            "deployable_id": held.job_id, "deployable_url": f"{web}/-/jobs/{held.job_id}", "environment": held.environment,
+            "environment_tier": "production", "environment_slug": held.environment, "environment_external_url": None,
+            "project": {
+                "id": id, "name": held.project.rpartition("/")[2], "description": "", "web_url": web, "avatar_url": None,
+                "namespace": "Acme", "visibility_level": _LEVELS[visibility], "path_with_namespace": held.project,
+                "default_branch": "main", "ci_config_path": None,
+            },
+            "short_sha": _SHA[:8], "user": {**held.user, "avatar_url": None, "email": "[REDACTED]"},
+            "user_url": f"https://gitlab.example/{held.user['username']}", "commit_url": f"{web}/-/commit/{_SHA}",
+            "commit_title": "Add a button", "ref": "main",
+        }  # fmt: skip
+        return Hook(body=orjson.dumps(payload), event="Deployment Hook")
 
     # The API ---------------------------------------------------------------------------------------------------------
 
@@ -194,6 +269,77 @@ class GitLabEmulator:
         self.writes.append(Write(id=note["id"], place=f"{path}{_KINDS[kind][1]}{iid}", body=note["body"], is_edit=True))
         return JSONResponse(note)
 
+    def _held(self, request: Request) -> HeldJob:
+        project, params = self._project_of(request), request.path_params
+        for held in self.held.values():
+            if (
+                held.project == project
+                and params.get("id", held.id) == held.id
+                and params.get("job", held.job_id) == held.job_id
+            ):
+                return held
+        raise GitLabError(404, "404 Not found")
+
+    async def _deployment(self, request: Request) -> Response:
+        return JSONResponse(_deployment_object(self._held(request)))
+
+    async def _deployments(self, request: Request) -> Response:
+        path, query = self._project_of(request), request.query_params
+        if query.get("order_by", "id") not in ("id", "iid", "created_at", "updated_at", "finished_at", "ref"):
+            raise GitLabError(400, "order_by does not have a valid value")
+        rows = [
+            held for held in self.held.values() if held.project == path and query.get("status") in (None, held.status)
+        ]
+        rows.sort(key=lambda held: held.id, reverse=query.get("sort") == "desc")
+        return JSONResponse([_deployment_object(held) for held in rows[: int(query.get("per_page", 20))]])
+
+    async def _review(self, request: Request) -> Response:
+        held, body = self._held(request), await request.json()
+        status, comment = body.get("status"), body.get("comment")
+        if status not in ("approved", "rejected"):
+            raise GitLabError(400, "status does not have a valid value")
+        if held.user["id"] == BOT["id"] and status == "approved":
+            raise GitLabError(400, "You cannot approve your own deployment.")
+        if not held.required:
+            raise GitLabError(400, "Deployment approvals is not configured for this environment.")
+        if not held.pending:
+            raise GitLabError(400, "This deployment is not waiting for approvals.")
+        if not self.is_approver:
+            raise GitLabError(400, "You don't have permission to approve this deployment.")
+        if len(comment or "") > 255:
+            raise GitLabError(400, "Comment is too long (maximum is 255 characters)")
+        approval = {"user": BOT, "status": status, "comment": comment, "created_at": datetime.now(UTC).isoformat()}
+        for earlier in held.approvals:
+            if earlier["user"]["id"] == BOT["id"] and earlier["status"] == status:
+                return JSONResponse(earlier, 201)
+        held.reviews += 1
+        held.approvals = [entry for entry in held.approvals if entry["user"]["id"] != BOT["id"]] + [approval]
+        if status == "rejected":
+            if held.job_status == "failed":
+                raise GitLabError(500, "500 Internal Server Error")
+            held.status = held.job_status = "failed"
+        elif not self.has_rules and not held.pending:
+            self._start(held)
+        return JSONResponse(approval, 201)
+
+    async def _job(self, request: Request) -> Response:
+        return JSONResponse(_job_object(self._held(request)))
+
+    async def _play(self, request: Request) -> Response:
+        held = self._held(request)
+        if not self.may_deploy:
+            raise GitLabError(403, "403 Forbidden")
+        # A manual job that is over runs again.
+        if held.pending or held.job_status not in ("manual", "success", "failed", "canceled"):
+            raise GitLabError(400, "400 Bad request - Unplayable Job")
+        self._start(held)
+        return JSONResponse(_job_object(held))
+
+    @staticmethod
+    def _start(held: HeldJob) -> None:
+        held.plays += 1
+        held.status, held.job_status = "created", "pending"
+
     async def _note(self, request: Request) -> Response:
         self._place(request)
         return JSONResponse(self._existing(request))
@@ -224,6 +370,24 @@ def _note(id: int, kind: str, iid: int, author: dict[str, Any], body: str) -> di
         "id": id, "type": None, "body": body, "author": author, "created_at": at, "updated_at": at, "system": False,
         "noteable_id": 1000 + iid, "noteable_type": _KINDS[kind][0], "noteable_iid": iid, "resolvable": False,
         "confidential": False, "internal": False,
+    }  # fmt: skip
+
+
+def _job_object(held: HeldJob) -> dict[str, Any]:
+    return {
+        "id": held.job_id, "name": "deploy", "stage": "deploy", "status": held.job_status, "ref": "main", "tag": False,
+        "user": held.user, "pipeline": {"id": 9000 + held.id, "ref": "main", "sha": _SHA, "status": "manual", "source": "push"},
+    }  # fmt: skip
+
+
+def _deployment_object(held: HeldJob) -> dict[str, Any]:
+    at = held.created_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    rule = {"user_id": BOT["id"], "group_id": None, "access_level": None, "required_approvals": held.required}
+    return {
+        "id": held.id, "iid": held.id - 300, "ref": "main", "sha": _SHA, "created_at": at, "updated_at": at, "status": held.status,
+        "user": held.user, "environment": {"id": 9, "name": held.environment, "slug": held.environment, "external_url": None},
+        "deployable": _job_object(held), "pending_approval_count": held.pending, "approvals": held.approvals,
+        "approval_summary": {"rules": [rule] if held.required else []},
     }  # fmt: skip
 
 

@@ -19,6 +19,13 @@ left join signing_key k on k.org_id = r.org_id and k.id = r.key_id
 where g.call_id = $1 order by g.created_at desc limit 1
 
 
+-- name: list_asking_sessions
+-- Of the calls that a connection made about something that its vendor holds: those that people are still asked about.
+select x.session_id from external_call x
+join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+where x.callback_id = $1 and x.key = $2 and c.status = 'awaiting'
+
+
 -- name: list_calls
 -- The page is found in the table itself, in the order of its index, and then looked up row by row (see list_approvals). The status is the
 -- tool call's, and it would cost every step to index it: one page looks at 500 calls at most. Where it is not full after them, the last

@@ -40,6 +40,8 @@ NEWS = (Occasion.REMINDED, Occasion.ESCALATED)
 """What is said under a card that stands further up, besides changing it."""
 _SPACE = 400
 """Characters that a comment needs besides its lines: marker, commands and link."""
+_SHORTEST_REASON = 10
+"""Characters; less of it says nothing."""
 _GROWTH = 4
 """By how much markup may be longer than what it shows."""
 _ACTIONS = {"approve": ButtonAction.APPROVE, "deny": ButtonAction.DENY, "respond": ButtonAction.RESPOND}
@@ -151,13 +153,20 @@ def news_comment(card: Card) -> str:
     return f"**{card_heading(card)}:** see the request above or [open it]({card.url})."
 
 
-def verdict_comment(verdict: DeploymentVerdict) -> str:
-    """What stands beside a deployment that may go on, or may not."""
-    by = f" by {_plain(one_line(verdict.decided_by, 200))}" if verdict.decided_by else ""
-    lines = [f"{'Approved' if verdict.is_allowed else 'Rejected'}{by}."]
+def verdict_comment(verdict: DeploymentVerdict, *, limit: int = 65_000, note: str = "") -> str:
+    """What stands beside a deployment that may go on, or may not. Where it is too long, the reason is cut, and then the link is left
+    out. ``note``: what remains to be done at the vendor."""
+    by = f" by {_plain(one_line(verdict.decided_by, min(200, limit // 6)))}" if verdict.decided_by else ""
+    parts = [f"{'Approved' if verdict.is_allowed else 'Rejected'}{by}."]
+    rest = [*([note] if note else []), f"[Open it in Cortex Plane]({verdict.url})"]
     if verdict.reason:
-        lines.append(code(verdict.reason))
-    return "\n\n".join([*lines, f"[Open it in Cortex Plane]({verdict.url})"])
+        room = limit - len("\n\n".join([*parts, "", *rest])) - 2 * _longest_run(verdict.reason) - 4
+        if room >= _SHORTEST_REASON:
+            parts.append(code(one_line(verdict.reason, room)))
+    parts += rest
+    while len("\n\n".join(parts)) > limit:
+        parts.pop()
+    return "\n\n".join(parts)
 
 
 def reply_comments(reply: ChatReply, limit: int) -> Sequence[str]:

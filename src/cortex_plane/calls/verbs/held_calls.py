@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from uuid import UUID
 
+from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, IntentDraft, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.verbs import external, intents, outcomes
 from cortex_plane.calls.verbs.calls import authorize_in
@@ -15,7 +16,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import Conflict, CortexError
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import Actor
@@ -36,6 +37,19 @@ async def ask(
 
 async def read(db: Database, actor: Actor, id: UUID) -> ExternalCall:
     return external.shown_call(await external.read_call(db, actor, id), _SENDER)
+
+
+async def list_asking(db: Database, actor: Actor, key: str, *, connection_id: UUID) -> list[UUID]:
+    """The sessions of the calls of this connection and key that people are still asked about."""
+    async with db.transaction(actor.org_id) as tx:
+        rows = await tx.rows(calls_store.queries.list_asking_sessions, connection_id, key)
+    return [row["session_id"] for row in rows]
+
+
+async def withdraw(db: Database, actor: Actor, session_id: UUID, reason: str) -> None:
+    """The vendor holds it no longer, so nobody is asked any more."""
+    with contextlib.suppress(Conflict):  # It was decided, or ended, meanwhile.
+        await external.fail(db, actor, session_id, Ending(error=reason))
 
 
 async def carry_out(db: Database, actor: Actor, call: ExternalCall) -> ExternalCall:

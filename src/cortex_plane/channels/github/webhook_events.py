@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import orjson
 
@@ -127,8 +126,8 @@ def _held_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment:
 def read_item(
     payload: Mapping[str, Any],
 ) -> channels.InboundEvent | channels.DecidedCall | channels.ConnectionRevoked | None:
-    if "decided" in payload:
-        return channels.DecidedCall(call_id=UUID(payload["decided"]))
+    if (decided := channels.DecidedCall.of(payload)) is not None:
+        return decided
     if "deployment" in payload:
         return _held_deployment(payload)
     if "action" in payload:

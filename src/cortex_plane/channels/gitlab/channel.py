@@ -6,6 +6,7 @@ project is not private it shows no arguments, and nobody approves it there.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +17,26 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import comments
 from cortex_plane.channels.gitlab import webhook_events
 from cortex_plane.channels.gitlab.api import GitLabApi, success
+from cortex_plane.channels.gitlab.deployments import GitLabDeployments, deployment_address
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
-from cortex_plane.notify.model.notifications import Card, ChatReply, Outgoing, Sent, Target, Undeliverable
+from cortex_plane.notify.model.notifications import (
+    Card,
+    ChatReply,
+    DeploymentVerdict,
+    Outgoing,
+    Sent,
+    Target,
+    Undeliverable,
+)
 
 STYLE = comments.CommentStyle(prefix="/cortex ", limit=100_000)
 """GitLab takes a million characters, which nobody reads."""
-_PLACE = re.compile(r"([A-Za-z0-9_.-]{1,255}(?:/[A-Za-z0-9_.-]{1,255}){1,20})([#!])([1-9][0-9]{0,9})")
+POLL_SECONDS = 60.0
+"""How often the projects of a connection are asked which deployments wait."""
+_PLACE = re.compile(rf"({webhook_events.PROJECT})([#!])([1-9][0-9]{{0,9}})")
 _KINDS = {"#": "issues", "!": "merge_requests"}
 _REF = re.compile(r"[1-9][0-9]{0,19}")
 
@@ -57,12 +69,12 @@ class GitLabChannel:
     """Others read the notes too."""
     traits = channels.ChannelTraits(
         edits=True, threads=True, conversations=True, reason=channels.ReasonInput.FORM, text_limit=STYLE.limit, per_second=1.0,
-        chat_seconds=1.0,
+        chat_seconds=1.0, listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(
             name="token",
-            description="An access token of a group or project, role Reporter or higher, scope api",
+            description="An access token of a group or project, role Reporter or higher (Developer for deployments), scope api",
             secret=True,
         ),
         channels.ConnectionField(
@@ -70,11 +82,18 @@ class GitLabChannel:
             description="A secret that you choose: the webhook's secret token at GitLab",
             secret=True,
         ),
+        channels.ConnectionField(
+            name="projects",
+            description="Projects in which the plane looks for deployments that wait: group/project, separated by commas",
+            required=False,
+            pattern=rf" *{webhook_events.PROJECT} *(?:, *{webhook_events.PROJECT} *){{0,19}}",
+        ),
         channels.ConnectionField(name="api_url", description="Of your own server: https://HOST/api/v4", required=False),
     )
 
-    def __init__(self, client: VendorClient) -> None:
+    def __init__(self, client: VendorClient, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._api, self._parts = GitLabApi(client), ReplyParts()
+        self._deployments, self._poll_seconds = GitLabDeployments(self._api), poll_seconds
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
         """Always: a note is edited in place, which disturbs nobody."""
@@ -84,16 +103,29 @@ class GitLabChannel:
         return comments.fits_whole(card, STYLE)
 
     async def send(self, outgoing: Outgoing) -> Sent:
+        if isinstance(outgoing.content, DeploymentVerdict):
+            await self._deployments.send_verdict(outgoing.target, outgoing.content)
+            return Sent()
         place = NotePlace.of(outgoing.target.address)
         if isinstance(outgoing.content, Card):
             return await self._send_card(outgoing, outgoing.content, place)
         if not isinstance(outgoing.content, ChatReply):
-            raise Undeliverable("GitLab carries requests for approval and replies of agents, and nothing else.")
+            raise Undeliverable(
+                "GitLab carries requests for approval, verdicts about deployments and replies of agents, and nothing else."
+            )
 
         async def send_part(text: str, _: str | None) -> str:
             return await self._write(outgoing.target, place, text)
 
         return await self._parts.send(outgoing, comments.reply_comments(outgoing.content, STYLE.limit), send_part)
+
+    async def confirm_deployment(
+        self, target: Target, deployment: channels.HeldDeployment
+    ) -> channels.HeldDeployment | None:
+        return await self._deployments.confirm(target, deployment)
+
+    def verdict_address(self, arguments: Mapping[str, Any]) -> str:
+        return deployment_address(arguments)
 
     async def _send_card(self, outgoing: Outgoing, card: Card, place: NotePlace) -> Sent:
         target = outgoing.target
@@ -150,15 +182,21 @@ class GitLabChannel:
         if inbound_url is not None:
             task = (
                 f"Add a webhook to the group or to each project (Settings, Webhooks): {inbound_url}, the secret token of this "
-                "connection, trigger Comments."
+                "connection, trigger Comments; and Deployment events, if the plane is to hold deployments."
             )
-        return channels.ConnectionIdentity(account=f"@{user['username']}", external_id=str(user["id"]), to_do=(task,))
+        projects = _projects(target.config)
+        readable = await asyncio.gather(*(self._deployments.may_read(target, project) for project in projects))
+        unread = [project for project, may_read in zip(projects, readable, strict=True) if not may_read]
+        return channels.ConnectionIdentity(
+            account=f"@{user['username']}", external_id=str(user["id"]), config={"mode": "polling" if projects else "webhook"},
+            to_do=(task, *(f"Make @{user['username']} a Developer of {project}: it cannot read deployments there." for project in unread)),
+        )  # fmt: skip
 
     def receive(self, target: Target, request: channels.InboundRequest) -> channels.ReceivedRequest:
         webhook_events.verify(target.secrets.get("webhook_secret", ""), request.headers)
         return channels.ReceivedRequest(items=webhook_events.read_webhook(request))
 
-    def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | None:
+    def read(self, payload: Mapping[str, Any]) -> channels.InboundEvent | channels.DecidedCall | None:
         return webhook_events.read_item(payload)
 
     async def answer(self, target: Target, event: channels.InboundEvent, answer: channels.InboundAnswer) -> str | None:
@@ -173,5 +211,25 @@ class GitLabChannel:
             await self._api.call(target, "POST", f"{place.notes}/{note}/award_emoji", {"name": name})
         return None
 
-    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:  # noqa: ARG002 -- the port's
-        raise InvalidInput("GitLab posts what people write; nothing can be fetched from it.")
+    async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
+        """Look for deployments that wait: older servers send no webhook for them, and GitLab does not send a lost one again."""
+        projects = _projects(target.config)
+        while True:
+            problem: Undeliverable | None = None
+            for project in projects:
+                try:
+                    held = await self._deployments.list_held(target, project)
+                except Undeliverable as error:
+                    if error.gone:
+                        raise
+                    problem = error  # the others go on
+                else:
+                    await deliver(held, cursor)
+            await asyncio.sleep(self._poll_seconds)
+            if problem is not None:
+                raise problem
+
+
+def _projects(config: Mapping[str, Any]) -> list[str]:
+    """Those in which the plane looks for deployments."""
+    return [name.strip() for name in str(config.get("projects") or "").split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""Webhooks of GitLab: their token, what of them is stored, and what people want with their notes."""
+"""Webhooks of GitLab: their token, what of them is stored, what people want with their notes, and which deployments wait."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from cortex_plane.notify.model import channels
 PREFIXES = ("/cortex ",)
 """`/approve` is a command of GitLab's own."""
 PRIVATE_LEVEL = 0
+DEPLOY = "gitlab.deploy"
+"""The tool that policies name."""
+PROJECT = r"[A-Za-z0-9_.-]{1,255}(?:/[A-Za-z0-9_.-]{1,255}){1,20}"
+"""The path of a project, as a regular expression."""
+OVER = frozenset({"running", "success", "failed", "canceled", "skipped"})
+"""What GitLab calls a deployment that it does not hold, or not any more."""
 _SIGNS = {"Issue": ("issue", "#"), "MergeRequest": ("merge_request", "!")}
 _BOT = re.compile(
     r"(project|group|service_account_group|service_account_project)_[0-9]+_(bot_?)?[0-9a-f]*|ghost|support-bot"
@@ -34,16 +40,18 @@ def verify(secret: str, headers: Mapping[str, str]) -> None:
 
 
 def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem, ...]:
-    """The command in a new note. Raises ``InvalidInput`` for what GitLab does not send."""
+    """The command in a new note, or a deployment that waits or does not wait any more. Raises ``InvalidInput`` for what GitLab does not send."""
     try:
         payload = orjson.loads(request.body)
+        if payload.get("object_kind") == "deployment":
+            return _deployment_items(payload)
         if payload.get("object_kind") != "note":
             return ()
         note, user, project = payload["object_attributes"], payload["user"], payload["project"]
         kind, sign = _SIGNS.get(note["noteable_type"], ("", ""))
         is_own = note.get("action") == "create" and not note.get("system") and int(note["author_id"]) == int(user["id"])
         text = str(note["note"])
-        if not kind or not is_own or _BOT.fullmatch(str(user["username"])) or read_command(text, PREFIXES) is None:
+        if not kind or not is_own or is_bot(str(user["username"])) or read_command(text, PREFIXES) is None:
             return ()
         item = {
             "text": text,
@@ -55,12 +63,58 @@ def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidInput(
-            "This webhook is not what GitLab sends.", hint="Choose Comments, and nothing else, as its trigger."
+            "This webhook is not what GitLab sends.",
+            hint="Choose Comments and Deployment events, and nothing else, as its triggers.",
         ) from None
     return (channels.InboundItem(event_id=f"note:{item['note_id']}", payload=item),)
 
 
-def read_item(payload: Mapping[str, Any]) -> channels.InboundEvent | None:
+def is_bot(username: str) -> bool:
+    return _BOT.fullmatch(username) is not None
+
+
+def _deployment_items(payload: Mapping[str, Any]) -> tuple[channels.InboundItem, ...]:
+    """A manual job without an approval rule is blocked, too: GitLab is asked which it is when the event is handled."""
+    status = payload["status"]
+    held = held_item(payload["project"]["path_with_namespace"], payload["deployment_id"], payload["environment"])
+    if status == "blocked":
+        return (held,)
+    if status in OVER:
+        return (channels.InboundItem(event_id=f"{held.event_id}:over", payload={**held.payload, "ended": status}),)
+    return ()
+
+
+def held_item(project: str, deployment_id: int, environment: str) -> channels.InboundItem:
+    """The same for each webhook and each look: GitLab numbers the deployments of all its projects, and a job that is run again has a new
+    one."""
+    if re.fullmatch(PROJECT, project) is None:
+        raise ValueError("the path of a project names its group, too")
+    id = f"deployment:{int(deployment_id)}"
+    place = {"project": project, "deployment_id": str(int(deployment_id)), "environment": str(environment)}
+    return channels.InboundItem(event_id=id, payload={"deployment": id, **place})
+
+
+def _read_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment | channels.EndedDeployment:
+    """With what is needed to find it. Until GitLab was asked, nobody has started it, and it counts as public."""
+    key = payload["deployment"]
+    origin: dict[str, Any] = {
+        "sender": channels.ChannelSender(id="", name="", is_bot=True),
+        "chat": channels.Chat(id=key, is_private=False),
+    }
+    arguments = {name: payload[name] for name in ("project", "deployment_id", "environment")} | {"private": False}
+    held = channels.HeldDeployment(**origin, tool=DEPLOY, arguments=arguments, key=key)
+    if "ended" not in payload:
+        return held
+    return channels.EndedDeployment(
+        **origin, deployment=held, reason=f"GitLab does not hold it any more, and calls it {payload['ended']}"
+    )
+
+
+def read_item(payload: Mapping[str, Any]) -> channels.InboundEvent | channels.DecidedCall | None:
+    if (decided := channels.DecidedCall.of(payload)) is not None:
+        return decided
+    if "deployment" in payload:
+        return _read_deployment(payload)
     command = read_command(payload["text"], PREFIXES)
     if command is None:
         return None

@@ -194,10 +194,24 @@ class HeldDeployment(InboundEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EndedDeployment(InboundEvent):
+    """The vendor says that it does not hold a deployment any more, or never did."""
+
+    deployment: HeldDeployment
+    """As it would have been asked about."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DecidedCall:
     """The plane's own event: the request about the call of a held deployment is over."""
 
     call_id: UUID
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any]) -> DecidedCall | None:
+        """None where a stored item is the vendor's."""
+        return cls(call_id=UUID(payload["decided"])) if "decided" in payload else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

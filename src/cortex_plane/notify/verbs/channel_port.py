@@ -94,6 +94,13 @@ class DeploymentGate(Protocol):
 
     channel_type: str
 
+    async def confirm_deployment(
+        self, target: Target, deployment: channels.HeldDeployment
+    ) -> channels.HeldDeployment | None:
+        """The deployment as the vendor has it now, where its event does not prove what it says; None where it does not wait for the
+        plane. Raises ``TryAgain`` or ``Undeliverable``."""
+        ...
+
     def verdict_address(self, arguments: Mapping[str, Any]) -> str:
         """Where the verdict goes, of the arguments of a ``HeldDeployment``."""
         ...

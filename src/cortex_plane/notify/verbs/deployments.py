@@ -23,7 +23,8 @@ from cortex_plane.db.database import Database, Transaction
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, Unavailable
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.notify.model.channels import HeldDeployment
+from cortex_plane.notify.model.channels import EndedDeployment, HeldDeployment
+from cortex_plane.notify.model.notifications import Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs.channel_events import WAITS, StoredEvent, person_of, unknown_person
 from cortex_plane.notify.verbs.channel_port import DeploymentGate
@@ -38,6 +39,10 @@ async def ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> N
     """Under the policies of the org. Where they let it through, or forbid it, the verdict follows at once. What cannot be asked is tried
     again for a while, and then refused: a vendor that hears nothing would wait for weeks."""
     try:
+        confirmed = await _confirm(event, deployment)
+        if confirmed is None:
+            return
+        deployment = confirmed
         await _ask(db, event, deployment)
     except Unavailable:
         raise
@@ -47,6 +52,20 @@ async def ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> N
         page = f"channels/{event.target.connection_id}"
         async with db.transaction(event.org_id) as tx:
             await _add_verdict(tx, event, deployment.arguments, None, reason=error.message, page=page)
+
+
+async def _confirm(event: StoredEvent, deployment: HeldDeployment) -> HeldDeployment | None:
+    try:
+        return await _gate_of(event).confirm_deployment(event.target, deployment)
+    except Undeliverable as error:
+        # Somebody may correct the connection while it is tried again.
+        raise Conflict(error.message) from None
+
+
+def _gate_of(event: StoredEvent) -> DeploymentGate:
+    if not isinstance(event.channel, DeploymentGate):
+        raise TypeError(f"{event.channel.channel_type} holds no deployments")
+    return event.channel
 
 
 async def _ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> None:
@@ -62,6 +81,15 @@ async def _ask(db: Database, event: StoredEvent, deployment: HeldDeployment) -> 
     connection_id = event.target.connection_id
     call = await held_calls.ask(db, actor, str(agent), draft, once, connection_id=connection_id)
     await _conclude(db, event, call)
+
+
+async def withdraw(db: Database, event: StoredEvent, ended: EndedDeployment) -> None:
+    """Whoever is still asked about it is asked no more, once its vendor confirms that it does not wait."""
+    actor, connection_id = event.bridge(), event.target.connection_id
+    sessions = await held_calls.list_asking(db, actor, ended.deployment.key, connection_id=connection_id)
+    if sessions and await _confirm(event, ended.deployment) is None:
+        for session_id in sessions:
+            await held_calls.withdraw(db, actor, session_id, ended.reason)
 
 
 async def settle(db: Database, event: StoredEvent, call_id: UUID) -> None:
@@ -110,10 +138,7 @@ async def _add_verdict(
     decided_by: str | None = None, reason: str | None, page: str,
 ) -> None:  # fmt: skip
     """Once for each call; the outbox sends it until the vendor has it."""
-    channel = event.channel
-    if not isinstance(channel, DeploymentGate):
-        raise TypeError(f"{channel.channel_type} holds no deployments")
-    environment, address = str(arguments["environment"]), channel.verdict_address(arguments)
+    environment, address = str(arguments["environment"]), _gate_of(event).verdict_address(arguments)
     # Where it is not private, everybody reads it.
     is_private = arguments["private"] is True
     data = {

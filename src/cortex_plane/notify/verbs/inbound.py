@@ -130,6 +130,8 @@ async def handle(db: Database, event: StoredEvent) -> None:
     match occurrence:
         case model.HeldDeployment():
             await deployments.ask(db, event, occurrence)
+        case model.EndedDeployment():
+            await deployments.withdraw(db, event, occurrence)
         case model.DecidedCall():
             await deployments.settle(db, event, occurrence.call_id)
         case model.ButtonPress():
