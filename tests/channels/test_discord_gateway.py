@@ -20,6 +20,7 @@ from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.notify.model.channels import ButtonAction, ButtonPress, ChatMessage, InboundAnswer, InboundItem
 from cortex_plane.notify.model.notifications import ChatReply, Target, TryAgain, Undeliverable
+from cortex_plane.notify.verbs import channel_events
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import link
@@ -162,8 +163,22 @@ class TestMessages:
             await channel.show_activity(at(discord), event)
         assert discord.typing == [event.chat.id]
 
+    async def test_a_command_does_not_think_on_once_an_agent_has_it(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        inbox = Inbox(channel)
+        await channel.identify(at(discord), None)
+        async with listening(discord, inbox):
+            await inbox.until(lambda: inbox.cursor is not None)
+            asked = await discord.command(discord.user("ada"), "ask", text="Hello")
+            await inbox.hears("Hello")
+        assert asked.shown == []
+        await channel.show_activity(at(discord), inbox.events[0])
+        assert asked.shown == ["The agent has it."]
+
 
 class TestSessions:
+    @pytest.mark.proves("D.840")
     async def test_another_process_resumes_and_misses_nothing(
         self, discord: DiscordEmulator, channel: DiscordChannel
     ) -> None:
@@ -337,7 +352,8 @@ class TestRefusals:
         monkeypatch.setattr(discord.gateway, "describe", lambda: shown)
         discord.gateway.remaining = 0
         with pytest.raises(TryAgain, match="began no session"):
-            await channel.listen(at(discord), None, Inbox(channel).deliver)
+            async with asyncio.timeout(20):
+                await channel.listen(at(discord), None, Inbox(channel).deliver)
         assert len(discord.gateway.identified) == 1
 
     @pytest.mark.parametrize("url", ["ws://10.0.0.1/x", "wss://127.0.0.1:1/x", "http://127.0.0.1/x", "ws://[", ""])
@@ -351,6 +367,7 @@ class TestRefusals:
 
 
 class TestInteractions:
+    @pytest.mark.proves("D.841")
     async def test_presses_and_forms_need_no_address(self, discord: DiscordEmulator, channel: DiscordChannel) -> None:
         ada, inbox = discord.user("ada"), Inbox(channel)
         await channel.identify(at(discord), None)
@@ -416,6 +433,7 @@ class TestInteractions:
             assert modes == ["gateway", "http"]
 
 
+@pytest.mark.proves("D.840")
 async def test_a_conversation_from_the_message_to_the_answer(world: World, admin: asyncpg.Connection) -> None:
     """In a direct chat and where the bot is mentioned; a token that was reset disables the connection."""
     async with discord_stage() as stage:
@@ -461,3 +479,22 @@ async def test_a_conversation_from_the_message_to_the_answer(world: World, admin
         await discord.gateway.drop()
         await becomes(refusal, "Discord does not accept the token of the bot any more. (Close code 4004.)")
         await listener.leave()
+
+
+async def test_a_reply_hands_a_request_on(strict: World, admin: asyncpg.Connection) -> None:
+    async with discord_stage() as stage:
+        discord, suite = stage.discord, InteractiveSuite()
+        plane = await suite._plane(strict, admin, stage)
+        await strict.person(Role.APPROVER, name="Cal")
+        _, shown = await suite._asked(plane)
+        bea = stage.address("bea")
+        inbox = Inbox(stage.channel)
+        async with listening(discord, inbox):
+            await discord.write(bea, "delegate Cal", reply_to=discord.messages[shown.ref.partition(":")[2]])
+            await inbox.hears("delegate Cal")
+        (item,) = inbox.items.values()
+        async with strict.db.transaction(strict.org_id) as tx:
+            await channel_events.store_items(tx, plane.connection_id, stage.channel, [item])
+        await plane.handle()
+        assert "Cal" in message_text(discord.messages_to(bea)[-1])
+        assert await admin.fetchval("select count(*) from approval_delegation") == 1

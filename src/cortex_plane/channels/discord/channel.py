@@ -197,6 +197,11 @@ class DiscordChannel:
             await self._api.call(target, "POST", f"/channels/{channel}/messages", message)
 
     async def show_activity(self, target: Target, event: ChatMessage) -> None:
+        to = event.answer_to
+        if "token" in to:
+            # Else Discord says for a quarter of an hour that the bot thinks, and then that it does not respond.
+            original = f"/webhooks/{to.get('application_id')}/{to['token']}/messages/@original"
+            await self._api.answer(target, "PATCH", original, cards.text_message("The agent has it."))
         if not self._pace.take(target.connection_id, event.chat.id):
             return
         try:
