@@ -868,6 +868,9 @@ REQUIREMENTS = [
        " took away is disabled, and operators are told elsewhere."),
     _R("D.828", "A code that is typed on a channel makes its sender somebody's once they have confirmed the name shown to them; what a guest"
        " wrote stays theirs."),
+    _R("D.840", "On Discord people write plain messages in direct chats, and in servers where they mention the bot; a break, or another process"
+       " that takes over, loses and repeats none of them."),
+    _R("D.841", "Discord works without a public address: presses, forms and commands come over its Gateway."),
     _R("D.829", "A shared place that a policy names gets the card and its end."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
