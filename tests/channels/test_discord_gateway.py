@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.channels.discord import DiscordChannel
-from cortex_plane.channels.discord.gateway import INTENTS
+from cortex_plane.channels.discord.gateway import INTENTS, gateway_address
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import CortexError
@@ -281,6 +281,17 @@ class TestSessions:
             await inbox.until(lambda: orjson.loads(inbox.cursor or "{}").get("seq") == 4)
         assert inbox.items == {}
 
+    async def test_a_heartbeat_is_sent_when_discord_asks_for_one(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        inbox = Inbox(channel)
+        async with listening(discord, inbox):
+            await discord.write(discord.user("ada"), "one")
+            await inbox.hears("one")
+            (link,) = discord.gateway.open_links
+            await link.send({"op": 1, "d": None, "s": None, "t": None})
+            await discord.gateway.until(lambda: link.heartbeats == [2])
+
     async def test_a_connection_that_does_not_answer_heartbeats_is_left(
         self, discord: DiscordEmulator, channel: DiscordChannel
     ) -> None:
@@ -364,6 +375,13 @@ class TestRefusals:
         monkeypatch.setattr(discord.gateway, "describe", lambda: shown)
         with pytest.raises((TryAgain, Undeliverable)):
             await channel.listen(at(discord), None, Inbox(channel).deliver)
+
+    def test_the_token_is_not_sent_without_encryption(self) -> None:
+        """Where the API is encrypted; the emulator's is not."""
+        where = target("", {"api_url": "https://discord.example/api/v10"}, {"bot_token": BOT_TOKEN})
+        with pytest.raises(TryAgain, match="without encryption"):
+            gateway_address("ws://gateway.example", where)
+        assert gateway_address("wss://gateway.example", where) == "wss://gateway.example/?v=10&encoding=json"
 
 
 class TestInteractions:

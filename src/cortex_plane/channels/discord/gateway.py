@@ -156,7 +156,7 @@ class Gateway:
 
     async def _hold(self, url: str, conversation: _Conversation) -> _End:
         async with connect_socket(
-            self._client, _address(url, conversation.target), _NAME, ping_seconds=None
+            self._client, gateway_address(url, conversation.target), _NAME, ping_seconds=None
         ) as connection:
             try:
                 return await conversation.hold(connection)
@@ -251,7 +251,7 @@ class _Conversation:
     def _begin_response(self, frame: Mapping[str, Any]) -> asyncio.Task[bool] | None:
         if frame.get("t") != "INTERACTION_CREATE":
             return None
-        task = asyncio.create_task(self._respond(frame["d"]))
+        task = asyncio.create_task(self._respond(frame.get("d")))
         self._responses.add(task)
         task.add_done_callback(self._responses.discard)
         return task
@@ -337,7 +337,7 @@ class _Conversation:
         )
 
 
-def _address(url: str, target: Target) -> str:
+def gateway_address(url: str, target: Target) -> str:
     """With what the plane speaks. Where the API is encrypted, this is, too: the token goes over it."""
     try:
         parts = urlsplit(url)
