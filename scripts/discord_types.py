@@ -31,6 +31,16 @@ TYPES = {
     "Commands": "RESTPutAPIApplicationCommandsJSONBody",
     "ErrorAnswer": "RESTError",
     "RateLimit": "RESTRateLimit",
+    "GatewayAddress": "RESTGetAPIGatewayBotResult",
+    "Hello": "GatewayHello",
+    "Ready": "GatewayReadyDispatch",
+    "MessageCreated": "GatewayMessageCreateDispatch",
+    "InvalidSession": "GatewayInvalidSession",
+    "Reconnect": "GatewayReconnect",
+    "HeartbeatAck": "GatewayHeartbeatAck",
+    "Heartbeat": "GatewayHeartbeat",
+    "Identify": "GatewayIdentify",
+    "Resume": "GatewayResume",
 }
 _CONFIG = {
     "compilerOptions": {"strict": True, "module": "nodenext", "moduleResolution": "nodenext", "skipLibCheck": True},

@@ -868,6 +868,9 @@ REQUIREMENTS = [
        " took away is disabled, and operators are told elsewhere."),
     _R("D.828", "A code that is typed on a channel makes its sender somebody's once they have confirmed the name shown to them; what a guest"
        " wrote stays theirs."),
+    _R("D.840", "On Discord people write plain messages in direct chats, and in servers where they mention the bot; a break, or another process"
+       " that takes over, loses and repeats none of them."),
+    _R("D.841", "Discord works without a public address: presses, forms and commands come over its Gateway."),
     _R("D.829", "A shared place that a policy names gets the card and its end."),
     _R("D.830", "A deployment that GitHub or GitLab holds waits for policies and people, and gets one verdict; a job of GitLab is started"
        " once, wherever its sender dies."),

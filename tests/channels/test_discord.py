@@ -94,7 +94,7 @@ class TestSetUp:
     async def test_without_a_public_address_it_says_what_is_missing(
         self, discord: DiscordEmulator, channel: DiscordChannel
     ) -> None:
-        assert "CORTEX_PUBLIC_URL" in (await channel.identify(at(discord, ""), None)).to_do[0]
+        assert "CORTEX_PUBLIC_URL" in (await channel.identify(at(discord, "", mode="http"), None)).to_do[0]
 
     async def test_a_wrong_token_names_its_field(self, discord: DiscordEmulator, channel: DiscordChannel) -> None:
         discord.token = "another"

@@ -21,7 +21,7 @@ from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.door import database_time, status_in
-from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
 from tests.emulators.discord import (
     BOT_TOKEN,
     DiscordEmulator,
@@ -56,9 +56,20 @@ class DiscordStage:
         self._now: Callable[[], Awaitable[float]]
 
     async def connect(self, world: World) -> UUID:
+        return await self._connect(world, "http")
+
+    async def connect_listening(self, world: World) -> UUID:
+        return await self._connect(world, "gateway")
+
+    async def hold(self, name: str, text: str) -> None:
+        # Discord keeps nothing for a bot that has not begun a session.
+        await self.discord.gateway.until(lambda: bool(self.discord.gateway.sessions))
+        await self.discord.write(self.address(name), text)
+
+    async def _connect(self, world: World, mode: str) -> UUID:
         draft = ConnectionDraft(
-            channel_type="discord", name="discord", config={"api_url": self.discord.url}, secrets={"bot_token": BOT_TOKEN},
-            agent=world.agent.slug,
+            channel_type="discord", name="discord", config={"api_url": self.discord.url, "mode": mode},
+            secrets={"bot_token": BOT_TOKEN}, agent=world.agent.slug,
         )  # fmt: skip
         self._now = partial(database_time, world)
         served = ServedChannels(vendors={"discord": self.channel})
@@ -161,6 +172,13 @@ class TestDiscord(ChannelSuite):
 
 
 class TestDiscordInteractive(InteractiveSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[DiscordStage]:
+        async with discord_stage() as stage:
+            yield stage
+
+
+class TestDiscordListening(ListeningSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[DiscordStage]:
         async with discord_stage() as stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import time
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.emulators.discord_gateway import DiscordGateway
 from tests.emulators.published_types import check_published
 from tests.emulators.vendor_server import VendorFault, VendorFaults, served_on_loopback
 
@@ -66,6 +68,9 @@ class Interaction:
     response: dict[str, Any] = field(default_factory=dict)
     original: dict[str, Any] | None = None
     followups: list[dict[str, Any]] = field(default_factory=list)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    """Its person was told that it failed."""
 
     @property
     def modal(self) -> dict[str, Any] | None:
@@ -92,6 +97,8 @@ class DiscordEmulator:
         self.channels: dict[str, dict[str, Any]] = {}
         self.messages: dict[str, dict[str, Any]] = {}
         """All by id, in order; those that were deleted are gone."""
+        self.written: dict[str, dict[str, Any]] = {}
+        """What people wrote, by id."""
         self.versions: list[dict[str, Any]] = []
         """Every state of every message, as it came about."""
         self.typing: list[str] = []
@@ -106,6 +113,9 @@ class DiscordEmulator:
         self._windows: dict[str, list[float]] = {}
         self._nonces: dict[tuple[str, str], str] = {}
         self.url = ""
+        self.gateway = DiscordGateway(
+            self.application_id, lambda: self.token, self._bot, lambda: self.url.removesuffix("/api/v10")
+        )
 
     # Python API
 
@@ -150,6 +160,34 @@ class DiscordEmulator:
 
     def fail(self, fault: VendorFault, times: int = 1, after: int = 0) -> None:
         self.faults.add(fault, times, after)
+
+    async def write(
+        self, user: str, text: str, channel: str | None = None, *, mentions: tuple[str, ...] = (), attachments: tuple[str, ...] = (),
+        reply_to: dict[str, Any] | None = None, **fields: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Somebody writes to the bot, or into a channel; ``mentions``: ids that the text names as `<@id>`, or whose message it replies to."""
+        place = self.channels[channel or self.direct_channel(user)]
+        people = [self._bot() if id == self.bot_id else self.users[id] for id in mentions]
+        message: dict[str, Any] = {
+            **self._message(place["id"], {"content": text}), "author": self.users[user], "mentions": people,
+            "attachments": [
+                {"id": self.new_id(), "filename": name, "size": 7, "url": "https://cdn.example/1", "proxy_url": "https://cdn.example/1"}
+                for name in attachments
+            ],
+        }  # fmt: skip
+        if reply_to is not None:
+            reference = {"type": 0, "channel_id": place["id"], "message_id": reply_to["id"]}
+            message |= {"type": 19, "message_reference": reference, "referenced_message": reply_to}
+        message |= fields
+        check_published("discord", "Message", message)
+        self.written[message["id"]] = message
+        event = {**message, "channel_type": place["type"]}
+        if place["type"] == _GUILD_TEXT:
+            member = {name: v for name, v in _member(self.users[user]).items() if name not in ("user", "permissions")}
+            mentioned = [{**person, "member": member} for person in people]
+            event |= {"guild_id": self.guild_id, "member": member, "mentions": mentioned}
+        await self.gateway.add_message(event)
+        return message
 
     async def press(self, user: str, message: dict[str, Any], label: str) -> Interaction:
         (button,) = [button for button in live_buttons(message) if button["label"] == label]
@@ -210,6 +248,8 @@ class DiscordEmulator:
         self, kind: int, user: str, channel: str, data: dict[str, Any], message: dict[str, Any] | None = None
     ) -> Interaction:
         interaction = self.begin(kind, user, channel, data, message)
+        if self.endpoint is None:
+            return await self._send_over_gateway(interaction)
         try:
             answer = await self._post(interaction.body)
         except httpx.TimeoutException:
@@ -217,6 +257,16 @@ class DiscordEmulator:
         if answer.status_code != 200:
             raise InteractionFailed(f"HTTP {answer.status_code}")
         self.respond(interaction, answer.json())
+        return interaction
+
+    async def _send_over_gateway(self, interaction: Interaction) -> Interaction:
+        await self.gateway.add_interaction(interaction.payload)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS if self.gateway.open_links else 0):
+                await interaction.answered.wait()
+        except TimeoutError:
+            interaction.is_over = True
+            raise InteractionFailed(f"no response within {ANSWER_SECONDS:g} s") from None
         return interaction
 
     def begin(
@@ -252,7 +302,7 @@ class DiscordEmulator:
         kind, data = interaction.response["type"], interaction.response.get("data", {})
         if kind not in _ANSWERS[interaction.payload["type"]]:
             raise InteractionFailed(
-                f"a response of type {kind} to an interaction of type {interaction.payload['kind']}"
+                f"a response of type {kind} to an interaction of type {interaction.payload['type']}"
             )
         if kind in (4, 5):
             flags = data.get("flags", 0) | (_LOADING if kind == 5 else 0)
@@ -307,6 +357,7 @@ class DiscordEmulator:
             ("POST", "/users/@me/channels", self._open_channel),
             ("GET", "/applications/{application}/commands", self._list_commands),
             ("PUT", "/applications/{application}/commands", self._put_commands),
+            ("GET", "/gateway/bot", self._get_gateway),
             ("POST", "/channels/{channel}/typing", self._type),
             ("GET", "/channels/{channel}/messages/{message}", self._get_message),
             ("POST", "/channels/{channel}/messages", self._create_message),
@@ -315,12 +366,13 @@ class DiscordEmulator:
         webhooks: list[tuple[str, str, Callable[[Request], Awaitable[Any]]]] = [
             ("POST", "/webhooks/{application}/{token}", self._follow_up),
             ("PATCH", "/webhooks/{application}/{token}/messages/@original", self._change_original),
+            ("POST", "/interactions/{interaction}/{token}/callback", self._call_back),
         ]
         routes = [Route(f"/api/v10{path}", self._guarded(act, True), methods=[method]) for method, path, act in bot]
         routes += [
             Route(f"/api/v10{path}", self._guarded(act, False), methods=[method]) for method, path, act in webhooks
         ]
-        return Starlette(routes=routes)
+        return Starlette(routes=[*routes, *self.gateway.routes()])
 
     def _guarded(
         self, act: Callable[[Request], Awaitable[Any]], is_bot: bool
@@ -401,6 +453,19 @@ class DiscordEmulator:
         check_published("discord", "User", user)
         return user
 
+    async def _get_gateway(self, request: Request) -> dict[str, Any]:
+        return self.gateway.describe()
+
+    async def _call_back(self, request: Request) -> None:
+        interaction = self.interactions.get(request.path_params["token"])
+        is_known = interaction is not None and interaction.payload["id"] == request.path_params["interaction"]
+        if interaction is None or not is_known or interaction.is_over:
+            raise DiscordError(404, 10062, "Unknown interaction")
+        if interaction.response:
+            raise DiscordError(400, 40060, "Interaction has already been acknowledged.")
+        self.respond(interaction, await request.json())
+        interaction.answered.set()
+
     async def _open_channel(self, request: Request) -> dict[str, Any]:
         recipient = (await request.json()).get("recipient_id")
         _require(str(recipient).isdecimal(), "recipient_id", f'Value "{recipient}" is not snowflake.')
@@ -442,7 +507,7 @@ class DiscordEmulator:
             if known in self.messages:
                 return self.messages[known]
         reference = draft.get("message_reference")
-        if reference and reference["message_id"] not in self.messages and reference.get("fail_if_not_exists", True):
+        if reference and self._referenced(reference) is None and reference.get("fail_if_not_exists", True):
             raise _invalid("message_reference", "MESSAGE_REFERENCE_UNKNOWN_MESSAGE", "Unknown message")
         message = self._store(self._message(channel["id"], draft))
         if nonce is not None:
@@ -514,10 +579,14 @@ class DiscordEmulator:
                 "type": 19,
                 "message_reference": {"type": 0, "channel_id": channel, "message_id": reference["message_id"]},
             }
-            message["referenced_message"] = self.messages.get(reference["message_id"])
+            message["referenced_message"] = self._referenced(reference)
         if draft.get("allowed_mentions") != {"parse": []}:
             message["mention_everyone"] = "@everyone" in message["content"]
         return message
+
+    def _referenced(self, reference: dict[str, Any]) -> dict[str, Any] | None:
+        id = reference["message_id"]
+        return self.messages.get(id) or self.written.get(id)
 
     def _changed(self, message: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
         fields: dict[str, Any] = {name: change[name] for name in ("content", "flags") if name in change}

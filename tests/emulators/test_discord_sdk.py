@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -201,3 +202,41 @@ async def test_the_sdk_reads_a_form(discord: DiscordEmulator, rest: RESTClientIm
     (interaction,) = bot.interactions
     assert isinstance(interaction, hikari.ModalInteraction)
     assert interaction.custom_id == "c1:d:x"
+
+
+async def test_the_gateway_of_the_sdk_hears_and_answers(discord: DiscordEmulator) -> None:
+    """With compression, a resumed session and an interaction, as a bot of theirs has them."""
+    intents = hikari.Intents.DM_MESSAGES | hikari.Intents.GUILD_MESSAGES
+    gateway = hikari.GatewayBot(BOT_TOKEN, banner=None, logs=None, rest_url=discord.url, intents=intents)
+    texts: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def hear(event: hikari.MessageCreateEvent) -> None:
+        if event.is_human:
+            texts.put_nowait(event.content)
+            await event.message.respond("Here it is", reply=True)
+
+    async def react(event: hikari.InteractionCreateEvent) -> None:
+        assert isinstance(event.interaction, hikari.CommandInteraction)
+        await event.interaction.create_initial_response(hikari.ResponseType.MESSAGE_CREATE, "Fine")
+
+    gateway.subscribe(hikari.MessageCreateEvent, hear)
+    gateway.subscribe(hikari.InteractionCreateEvent, react)
+    ada, room = discord.user("ada"), discord.guild_channel("room")
+    async with asyncio.timeout(30):
+        await gateway.start(check_for_updates=False)
+        try:
+            await discord.write(ada, "Where is order 7?")
+            assert await texts.get() == "Where is order 7?"
+            await discord.gateway.ask_to_reconnect()
+            await discord.write(ada, f"<@{discord.bot_id}> and here?", room, mentions=(discord.bot_id,))
+            await discord.write(ada, "To somebody else", room)
+            assert (await texts.get(), await texts.get()) == (f"<@{discord.bot_id}> and here?", None)
+            await discord.gateway.until(lambda: len(discord.gateway.resumed) == 1)
+            discord.commands = [{"id": "1", "name": "cortex", "options": [{"name": "status", "options": []}]}]
+            asked = await discord.command(ada, "status")
+            assert asked.shown == ["Fine"]
+        finally:
+            await gateway.close()
+    answer = discord.messages_to(ada)[0]
+    assert (answer["content"], answer["type"]) == ("Here it is", 19)
+    assert discord.gateway.sessions == {}, "it said goodbye"

@@ -1375,7 +1375,7 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'gateway') and c.disabled_at is null and c.channel_type = any (p_channels)
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop
@@ -7159,7 +7159,7 @@ CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING b
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
-CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text])) AND (disabled_at IS NULL));
+CREATE INDEX idx_channel_connection_listeners ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'gateway'::text])) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
 

@@ -20,6 +20,7 @@ _MOST_LIMITS = 10_000
 _LONGEST_MESSAGE = 200
 
 UNKNOWN_MESSAGE = 10008
+UNKNOWN_INTERACTION = 10062
 INVALID_FORM = 50035
 _UNKNOWN_INTERACTION: Final = frozenset({10008, 10015, 10062, 50027})
 """Errors that say that an interaction is over: its token lives for 15 minutes."""
@@ -40,9 +41,9 @@ class DiscordApi:
         keys = ((target.connection_id, ""), (target.connection_id, f"{method} {_route(path)}"))
         self._check_limits(keys)
         headers = {"User-Agent": USER_AGENT}
-        if not path.startswith("/webhooks/"):  # the token in the path says who it is
+        if not path.startswith(("/webhooks/", "/interactions/")):  # the token in the path says who it is
             headers["Authorization"] = f"Bot {target.secrets.get('bot_token', '')}"
-        answer = await self._client.request(method, _url(target) + path, headers=headers, json=json)
+        answer = await self._client.request(method, api_url(target) + path, headers=headers, json=json)
         self._note_limits(keys, answer)
         if 200 <= answer.status < 300:
             return orjson.loads(answer.body) if answer.body else None
@@ -89,7 +90,7 @@ def _is_global(answer: VendorAnswer) -> bool:
     return names_all or _body(answer).get("global") is not False
 
 
-def _url(target: Target) -> str:
+def api_url(target: Target) -> str:
     return str(target.config.get("api_url") or API).rstrip("/")
 
 

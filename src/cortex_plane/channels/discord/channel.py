@@ -1,21 +1,26 @@
-"""Discord: cards in direct messages and channels, presses and forms, and conversation by `/cortex`."""
+"""Discord: cards in direct messages and channels, presses and forms, and conversation by messages and `/cortex`.
+
+People act over interactions, which Discord posts to the plane or sends over its Gateway. What they write comes over the Gateway alone.
+"""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.card_text import chunks, concerns_every_change, shows_whole
-from cortex_plane.channels.discord import cards, interactions
+from cortex_plane.channels.discord import cards, interactions, messages
 from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi
+from cortex_plane.channels.discord.gateway import PAUSE_SECONDS, Gateway
 from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.channels.vendor_socket import require_websockets
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import (
     ChannelTraits,
+    ChatMessage,
     ConnectionField,
     ConnectionIdentity,
     Deliver,
@@ -39,6 +44,10 @@ from cortex_plane.notify.model.notifications import (
 _SHARED = "#"
 """Before the id of a channel, in an address. Without it an address is the id of a person."""
 _MOST_CHATS = 10_000
+TYPING_SECONDS = 9.0
+"""Discord shows it for ten."""
+TYPING_PER_SECOND = 10
+"""Of the 50 requests that Discord takes: a fifth."""
 
 
 class DiscordChannel:
@@ -54,6 +63,7 @@ class DiscordChannel:
         text_limit=cards.MAX_TEXT,
         per_second=25.0,  # a first message takes two requests, of the 50 that Discord takes
         chat_seconds=1.0,
+        listens=True,
     )
     fields: Sequence[ConnectionField] = (
         ConnectionField(
@@ -61,14 +71,23 @@ class DiscordChannel:
             pattern=r"[A-Za-z0-9._-]{20,200}",
         ),
         ConnectionField(
+            name="mode", required=False, choices=("http", "gateway"),
+            description="`http`: people press buttons and use `/cortex`, and Discord posts that to the public https address of the plane. "
+            "`gateway`: people also write plain messages, over a connection that the plane opens; it needs no public address. "
+            "Without it: http where the plane has such an address.",
+        ),
+        ConnectionField(
             name="api_url", description=f"Another address of the API than {API}.",
             required=False, pattern=r"https?://\S{1,500}",
         ),
     )  # fmt: skip
 
-    def __init__(self, client: VendorClient) -> None:
+    def __init__(self, client: VendorClient, *, pause_seconds: tuple[float, float] = PAUSE_SECONDS) -> None:
+        """``pause_seconds``: before a session of the Gateway that Discord did not know is followed by another one."""
         self._client = client
         self._api = DiscordApi(client)
+        self._gateway = Gateway(client, self._api, pause_seconds=pause_seconds)
+        self._pace = ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
         self._chats: dict[tuple[str, str], str] = {}
 
     async def close(self) -> None:
@@ -81,6 +100,11 @@ class DiscordChannel:
         return concerns_every_change(card, last)
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity:
+        """Where the plane has a public address, interactions are posted there in both modes: any process answers them then, and while the
+        Gateway has a new owner none is lost. An application that has such an address gets them nowhere else."""
+        mode = str(target.config.get("mode") or ("gateway" if inbound_url is None else "http"))
+        if mode == "gateway":
+            require_websockets("discord")
         try:
             application = await self._api.call(target, "GET", "/applications/@me")
             bot = await self._api.call(target, "GET", "/users/@me")
@@ -90,16 +114,18 @@ class DiscordChannel:
             raise InvalidInput(error.message, field="config.api_url") from None
         try:
             id, public_key = str(application["id"]), str(application["verify_key"])
-            config = {"application_id": id, "public_key": public_key, "bot_id": str(bot["id"])}
+            config = {"mode": mode, "application_id": id, "public_key": public_key, "bot_id": str(bot["id"])}
             account = f"@{bot['username']}"
         except (KeyError, TypeError):
             raise InvalidInput(
                 "The server at this address does not answer as Discord does.", field="config.api_url"
             ) from None
+        if mode == "gateway":
+            await self._gateway.find(target, is_new=False)
         await self._api.call(target, "PUT", f"/applications/{id}/commands", interactions.commands())
         # Discord calls the address before it takes it, and the plane can answer only for a connection that is stored.
         is_unfinished = inbound_url is not None and target.config.get("public_key") != public_key
-        to_do = [] if is_unfinished else await self._set_endpoint(target, application, inbound_url)
+        to_do = [] if is_unfinished else await self._set_endpoint(target, application, inbound_url, mode)
         if is_unfinished:
             to_do.append("Check this connection: Discord verifies the address for interactions then.")
         to_do += _invite(application, id)
@@ -107,33 +133,50 @@ class DiscordChannel:
             account=account, external_id=id, config=config, to_do=tuple(to_do), is_unfinished=is_unfinished
         )
 
-    async def _set_endpoint(self, target: Target, application: Mapping[str, Any], inbound_url: str | None) -> list[str]:
+    async def _set_endpoint(
+        self, target: Target, application: Mapping[str, Any], inbound_url: str | None, mode: str
+    ) -> list[str]:
         """What is left to do for the address to which Discord posts interactions."""
+        current = application.get("interactions_endpoint_url")
+        if inbound_url is None and mode == "gateway":
+            await self._clear_endpoint(target, current)
+            return []
         if inbound_url is None:
-            return [
-                "Give the plane an https address that Discord can reach (CORTEX_PUBLIC_URL), then check this connection again."
-            ]
-        if application.get("interactions_endpoint_url") == inbound_url:
+            reach = "Give the plane an https address that Discord can reach (CORTEX_PUBLIC_URL), then check this connection again"
+            return [f"{reach}; or use `mode` gateway."]
+        if current == inbound_url:
             return []
         try:
             await self._api.call(target, "PATCH", "/applications/@me", {"interactions_endpoint_url": inbound_url})
         except Undeliverable as error:
             if error.vendor_code != INVALID_FORM:
                 raise
+            if mode == "gateway":
+                await self._clear_endpoint(target, current)
+                hint = "Make it reachable from the internet and check again, so that none is lost while a process is replaced."
+                return [f"Discord could not verify {inbound_url}, and sends presses over the Gateway. {hint}"]
             place = "the Developer Portal → General Information → Interactions Endpoint URL"
             return [
                 f"Discord could not verify {inbound_url}. Make it reachable from the internet and check again, or enter it in {place}."
             ]
         return []
 
+    async def _clear_endpoint(self, target: Target, current: Any) -> None:
+        """So that interactions come over the Gateway."""
+        if current:
+            await self._api.call(target, "PATCH", "/applications/@me", {"interactions_endpoint_url": None})
+
     def receive(self, target: Target, request: InboundRequest) -> ReceivedRequest:
         return interactions.receive(str(target.config.get("public_key", "")), request)
 
     def read(self, payload: Mapping[str, Any]) -> InboundEvent | None:
-        return interactions.read(payload)
+        return messages.read_message(payload) if payload["type"] == messages.MESSAGE else interactions.read(payload)
 
     async def answer(self, target: Target, event: InboundEvent, answer: InboundAnswer) -> str | None:
         to = event.answer_to
+        if "message_id" in to:
+            await self._answer_message(target, to, answer)
+            return None
         first, *rest = chunks(cards.escape(interactions.as_typed(answer.text)), cards.MAX_TEXT) or ("Done.",)
         path = f"/webhooks/{to.get('application_id')}/{to.get('token')}"
         private = {"flags": interactions.EPHEMERAL | cards.SUPPRESS_EMBEDS}
@@ -146,8 +189,30 @@ class DiscordChannel:
             await self._api.answer(target, "POST", path, cards.text_message(text) | private)
         return None
 
-    async def listen(self, target: Target, cursor: str | None, deliver: Deliver) -> None:  # noqa: ARG002 -- the port
-        raise InvalidInput("Discord posts what people do; nothing can be fetched from it.")
+    async def _answer_message(self, target: Target, to: Mapping[str, str], answer: InboundAnswer) -> None:
+        """Under what somebody wrote: only interactions can be answered to their person alone."""
+        channel, id = to["channel_id"], to["message_id"]
+        for part, text in enumerate(chunks(cards.escape(interactions.as_typed(answer.text)), cards.MAX_TEXT)):
+            message = cards.text_message(text) | messages.under(id) | messages.nonce(f"{id}.{part}.{text}")
+            await self._api.call(target, "POST", f"/channels/{channel}/messages", message)
+
+    async def show_activity(self, target: Target, event: ChatMessage) -> None:
+        to = event.answer_to
+        if "token" in to:
+            # Else Discord says for a quarter of an hour that the bot thinks, and then that it does not respond.
+            original = f"/webhooks/{to.get('application_id')}/{to['token']}/messages/@original"
+            await self._api.answer(target, "PATCH", original, cards.text_message("The agent has it."))
+        if not self._pace.take(target.connection_id, event.chat.id):
+            return
+        try:
+            await self._api.call(target, "POST", f"/channels/{event.chat.id}/typing")
+        except TryAgain as error:
+            self._pace.pause(target.connection_id, error.after_seconds)
+            raise
+
+    async def listen(self, target: Target, cursor: str | None, deliver: Deliver) -> None:
+        require_websockets("discord")
+        await self._gateway.listen(target, cursor, deliver)
 
     async def send(self, outgoing: Outgoing) -> Sent:
         match outgoing.content:
@@ -180,10 +245,11 @@ class DiscordChannel:
         refs: list[str] = list(outgoing.shown.get("messages", ()))
         for part, text in enumerate(chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT)):
             message = cards.text_message(text)
+            place = messages.under(reply.thread) if reply.thread and part == 0 else {}
             if part >= len(refs):
-                refs.append(await self._post(outgoing, channel, message, part))
+                refs.append(await self._post(outgoing, channel, message | place, part))
             elif not await self._edit(outgoing.target, refs[part], message):
-                refs[part] = await self._post(outgoing, channel, message, part)
+                refs[part] = await self._post(outgoing, channel, message | place, part)
         if not reply.is_final:
             with contextlib.suppress(TryAgain, Undeliverable):  # the reply has arrived
                 await self._api.call(outgoing.target, "POST", f"/channels/{channel}/typing")
@@ -206,8 +272,7 @@ class DiscordChannel:
     async def _post(self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], part: int = 0) -> str:
         """The same message again within some minutes is not sent twice: Discord knows it by its nonce."""
         kind = "reply" if "message_reference" in message else "message"
-        digest = hashlib.sha256(f"{outgoing.id}.{outgoing.version}.{kind}.{part}".encode()).digest()
-        unique = {"nonce": base64.urlsafe_b64encode(digest[:18]).decode(), "enforce_nonce": True}
+        unique = messages.nonce(f"{outgoing.id}.{outgoing.version}.{kind}.{part}")
         sent = await self._api.call(outgoing.target, "POST", f"/channels/{channel}/messages", {**message, **unique})
         return f"{channel}:{sent['id']}"
 

@@ -1,4 +1,4 @@
-"""Interactions of Discord: presses, forms and slash commands, from the signed request to what a person did.
+"""Interactions of Discord: presses, forms and slash commands, from the signed request or the Gateway to what a person did.
 
 Discord wants the first response within three seconds, so it does not wait for the plane: a form opens at once, and for all else
 Discord is told that an answer follows.
@@ -81,18 +81,25 @@ def receive(public_key: str, request: InboundRequest) -> ReceivedRequest:
     _verify(public_key, request)
     try:
         payload = orjson.loads(request.body)
-        kind = payload["type"]
-        if kind == PING:
+        if payload["type"] == PING:
             return ReceivedRequest(reply=_reply({"type": PONG}))
-        if kind not in (COMMAND, COMPONENT, FORM):
-            raise ValueError("another kind of interaction")
-        item = InboundItem(event_id=str(payload["id"])[:200], payload=_essence(payload))
-        if kind == COMPONENT and (form := _form(payload["data"]["custom_id"])) is not None:
-            return ReceivedRequest(reply=_reply({"type": OPEN_FORM, "data": form}))
-        later = {"type": UPDATE_LATER} if kind == COMPONENT else {"type": MESSAGE_LATER, "data": {"flags": EPHEMERAL}}
-        return ReceivedRequest(reply=_reply(later), items=(item,))
+        response, items = begin(payload)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise InvalidInput("The body of this request is no interaction of Discord.") from None
+    return ReceivedRequest(reply=_reply(response), items=items)
+
+
+def begin(payload: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[InboundItem, ...]]:
+    """The first response, and what is to be stored. Raises ``ValueError``, ``KeyError``, ``TypeError``, ``AttributeError`` or ``IndexError``
+    for what is no interaction of Discord."""
+    kind = payload["type"]
+    if kind not in (COMMAND, COMPONENT, FORM):
+        raise ValueError("another kind of interaction")
+    item = InboundItem(event_id=str(payload["id"])[:200], payload=_essence(payload))
+    if kind == COMPONENT and (form := _form(payload["data"]["custom_id"])) is not None:
+        return {"type": OPEN_FORM, "data": form}, ()
+    later = {"type": UPDATE_LATER} if kind == COMPONENT else {"type": MESSAGE_LATER, "data": {"flags": EPHEMERAL}}
+    return later, (item,)
 
 
 def _verify(public_key: str, request: InboundRequest) -> None:
@@ -145,7 +152,7 @@ def _essence(payload: Mapping[str, Any]) -> dict[str, Any]:
         "application_id": payload["application_id"],
         "channel_id": payload["channel_id"],
         "is_direct": is_direct,
-        "user": {name: user.get(name) for name in ("id", "username", "global_name", "bot")},
+        "user": person(user),
     }
     if payload["type"] == COMMAND:
         (verb,) = data["options"]
@@ -154,6 +161,20 @@ def _essence(payload: Mapping[str, Any]) -> dict[str, Any]:
     if payload["type"] == FORM:
         essence["note"] = _note(data["components"])
     return essence
+
+
+def person(user: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of somebody."""
+    return {name: user.get(name) for name in ("id", "username", "global_name", "bot")}
+
+
+def read_sender(user: Mapping[str, Any]) -> ChannelSender:
+    return ChannelSender(
+        id=str(user["id"]),
+        name=str(user.get("global_name") or user.get("username") or user["id"]),
+        is_bot=bool(user.get("bot")),
+        metadata={"username": str(user.get("username") or "")},
+    )
 
 
 def _values(verb: Mapping[str, Any]) -> str:
@@ -170,14 +191,8 @@ def _note(rows: list[dict[str, Any]]) -> str:
 
 
 def read(payload: Mapping[str, Any]) -> ButtonPress | ChatMessage | None:
-    user = payload["user"]
     event: dict[str, Any] = {
-        "sender": ChannelSender(
-            id=str(user["id"]),
-            name=str(user.get("global_name") or user.get("username") or user["id"]),
-            is_bot=bool(user.get("bot")),
-            metadata={"username": str(user.get("username") or "")},
-        ),
+        "sender": read_sender(payload["user"]),
         "chat": Chat(id=str(payload["channel_id"]), is_private=bool(payload["is_direct"])),
         "answer_to": {
             "application_id": str(payload["application_id"]),

@@ -19,6 +19,7 @@ from cortex_plane.channels.slack import blocks, events, history, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.channels.vendor_socket import require_websockets
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
 from cortex_plane.notify.model import notifications as notify_model
@@ -201,7 +202,7 @@ class SlackChannel:
         return answer
 
     async def _check_socket(self, target: Target) -> None:
-        socket_mode.require_websockets()
+        require_websockets("slack")
         try:
             (await self._api.open_socket(target)).require()
         except Undeliverable as error:
@@ -219,7 +220,7 @@ class SlackChannel:
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
         """By Socket Mode, in which Slack keeps nothing while nobody is connected: what people wrote meanwhile is read from the history. The
         cursor is when the connection was first listened to, because what is older was written to nobody."""
-        socket_mode.require_websockets()
+        require_websockets("slack")
         now = time.time()
         if cursor is None:
             await deliver((), f"{now:.6f}")

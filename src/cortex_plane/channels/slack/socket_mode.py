@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -13,22 +11,15 @@ import structlog
 from cortex_plane.channels.slack import events, history
 from cortex_plane.channels.slack.web_api import SlackApi
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.kernel.errors import InvalidInput, extra
+from cortex_plane.channels.vendor_socket import connect_socket
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import Deliver
-from cortex_plane.notify.model.notifications import Target, TryAgain
+from cortex_plane.notify.model.notifications import Target
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-MAX_MESSAGE_BYTES = 1024 * 1024
-OPEN_SECONDS = 10
 log = structlog.get_logger()
-
-
-def require_websockets() -> None:
-    """Raises ``MissingExtra`` where the package is not installed."""
-    with extra("slack"):
-        import websockets  # noqa: F401
 
 
 async def listen(client: VendorClient, api: SlackApi, target: Target, since: float | None, deliver: Deliver) -> None:
@@ -38,7 +29,7 @@ async def listen(client: VendorClient, api: SlackApi, target: Target, since: flo
     try:
         while True:
             body = (await api.open_socket(target)).require()
-            async with _connect(client, str(body.get("url", ""))) as connection:
+            async with connect_socket(client, str(body.get("url", "")), "Socket Mode") as connection:
                 if since is not None and (reading is None or reading.done()):
                     reading = asyncio.create_task(history.catch_up(api, target, since, deliver))
                 await _read(connection, target, deliver)
@@ -46,28 +37,6 @@ async def listen(client: VendorClient, api: SlackApi, target: Target, since: flo
         if reading is not None:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _connect(client: VendorClient, url: str) -> AsyncIterator[ClientConnection]:
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import WebSocketException
-
-    scheme, separator, rest = url.partition("://")
-    is_tls = scheme == "wss"
-    if scheme not in ("ws", "wss") or not separator:
-        raise TryAgain("Slack named no address for Socket Mode.")
-    place = await client.open_socket(f"{'https' if is_tls else 'http'}://{rest}")
-    try:
-        async with connect(
-            url, sock=place, ssl=client.tls() if is_tls else None, proxy=None, open_timeout=OPEN_SECONDS,
-            max_size=MAX_MESSAGE_BYTES, compression=None,
-        ) as connection:  # fmt: skip
-            yield connection
-    except (WebSocketException, OSError, TimeoutError) as error:
-        raise TryAgain(f"The connection of Socket Mode ended: {type(error).__name__}.") from None
-    finally:
-        place.close()
 
 
 async def _read(connection: ClientConnection, target: Target, deliver: Deliver) -> None:

@@ -105,7 +105,7 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'gateway') and c.disabled_at is null and c.channel_type = any (p_channels)
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop

@@ -1,0 +1,4 @@
+-- Discord's Gateway is listened to as well. The index of a wider condition serves the previous release, too.
+create index idx_channel_connection_listeners on channel_connection (org_id, id)
+  where ((config ->> 'mode') in ('polling', 'socket', 'gateway') and disabled_at is null);
+drop index idx_channel_connection_listens;
