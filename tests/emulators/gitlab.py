@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.emulators.oauth import gitlab_login, gitlab_revocation
 from tests.emulators.vendor_server import VendorFaults, served_on_loopback
 
 TOKEN = "glpat-emulated"
@@ -75,13 +76,17 @@ class GitLabEmulator:
         self.faults, self.note_faults = VendorFaults(), VendorFaults()
         """Of any request, and of those that write notes."""
         self.is_token_valid = True
+        self.login = gitlab_login()
+        """Where people log in at an application."""
         self._ids = itertools.count(301)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[GitLabEmulator]:
         notes = "/api/v4/projects/{project:path}/{kind:str}/{iid:int}/notes"
         routes = [
-            Route("/api/v4/user", self._guarded(self._user)),
+            *self.login.routes(),
+            gitlab_revocation(self.login),
+            Route("/api/v4/user", self.login.or_else(self._guarded(self._user))),
             Route("/api/v4/personal_access_tokens/self", self._guarded(self._token)),
             Route(f"{notes}/{{id:int}}/award_emoji", self._guarded(self._award), methods=["POST"]),
             Route(f"{notes}/{{id:int}}", self._guarded(self._change, self.note_faults), methods=["PUT"]),

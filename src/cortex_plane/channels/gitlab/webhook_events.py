@@ -33,6 +33,10 @@ def verify(secret: str, headers: Mapping[str, str]) -> None:
         )
 
 
+def is_bot_name(username: str) -> bool:
+    return _BOT.fullmatch(username) is not None
+
+
 def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem, ...]:
     """The command in a new note. Raises ``InvalidInput`` for what GitLab does not send."""
     try:
@@ -43,7 +47,7 @@ def read_webhook(request: channels.InboundRequest) -> tuple[channels.InboundItem
         kind, sign = _SIGNS.get(note["noteable_type"], ("", ""))
         is_own = note.get("action") == "create" and not note.get("system") and int(note["author_id"]) == int(user["id"])
         text = str(note["note"])
-        if not kind or not is_own or _BOT.fullmatch(str(user["username"])) or read_command(text, PREFIXES) is None:
+        if not kind or not is_own or is_bot_name(str(user["username"])) or read_command(text, PREFIXES) is None:
             return ()
         item = {
             "text": text,
