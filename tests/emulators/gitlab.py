@@ -217,6 +217,14 @@ class GitLabEmulator:
         return self.notes[request.path_params["id"]]
 
 
+def gitlab_user(username: str, id: int) -> dict[str, Any]:
+    """As GitLab shows somebody to themselves, as far as a login needs it."""
+    return {
+        "id": id, "username": username, "name": username.title(), "state": "active", "bot": False, "locked": False,
+        "web_url": f"https://gitlab.example/{username}", "email": f"{username}@example.com", "external": False,
+    }  # fmt: skip
+
+
 def _split(place: str) -> tuple[str, str, int]:
     kind = "merge_requests" if "!" in place else "issues"
     path, _, iid = place.partition(_KINDS[kind][1])
