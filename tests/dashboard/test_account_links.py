@@ -258,6 +258,36 @@ async def test_what_somebody_wrote_as_a_guest_is_theirs_after_linking(stage: Sta
 
 
 @pytest.mark.proves("D.840")
+async def test_whoever_vouched_for_an_account_is_a_cause_of_what_it_asks_for_until_its_member_proves_it(
+    stage: Stage, admin: asyncpg.Connection
+) -> None:
+    world = stage.world
+    vic = await world.person(Role.ADMIN, name="Vic")
+    await admin.execute(
+        "update channel_connection set agent_id = $2 where id = $1", stage.connection_id, world.agent.id
+    )
+    plane = Plane(world, cast("InteractiveStage", stage.comments), stage.connection_id)
+
+    async def causes_of_a_comment(name: str, *, proves: bool) -> list[UUID]:
+        person, number = await world.person(Role.MEMBER, name=name.title()), PEOPLE[name]
+        draft = MappingDraft(member_id=person.member_id, external_user=str(number))
+        await connections.map_member(world.db, vic.actor, stage.connection_id, draft)
+        if proves:
+            await stage.link(await Visitor.log_in(stage.http, world, person), stage.account(name, number))
+        await plane.take(await stage.comments.write(name, "deploy it"))
+        causes: list[UUID] = await admin.fetchval(
+            "select c.causes from message m join session s on s.id = m.session_id join job j on j.session_id = s.id"
+            " cross join call_causes($1, j.id, 1, '{}') c where m.author_id = $2 limit 1",
+            world.org_id, person.member_id,
+        )  # fmt: skip
+        assert {person.member_id, world.admin.member_id} <= set(causes), "and whoever set the connection up"
+        return causes
+
+    assert vic.member_id in await causes_of_a_comment("bea", proves=False)
+    assert vic.member_id not in await causes_of_a_comment("mia", proves=True)
+
+
+@pytest.mark.proves("D.840")
 async def test_connection_without_an_application_offers_no_login(stage: Stage) -> None:
     world = stage.world
     visitor = await Visitor.log_in(stage.http, world)
