@@ -1057,17 +1057,17 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
-    -- A call that a connection asks for: whoever set it up could have made it, and whoever said whose account there is whose could
-    -- stand behind whoever is named as its cause.
+    -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
+    -- behind it could be that person.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id
     join channel_connection c on c.org_id = p_org and c.id = s.opened_by
     where j.org_id = p_org and j.id = p_job
     union all
-    (select distinct unnest(m.vouched_by), 'vouched for an account of the connection that asked for the call', null
+    (select distinct unnest(m.vouched_by), 'vouched for the account that asked for the call', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id
-    join channel_mapping m on m.org_id = p_org and m.connection_id = s.opened_by and m.removed_at is null
-      and m.account_proven_at is null
+    join channel_mapping m on m.org_id = p_org and m.connection_id = s.opened_by and m.user_account_id = any (p_askers)
+      and m.removed_at is null and m.account_proven_at is null
     where j.org_id = p_org and j.id = p_job)
     union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
