@@ -874,6 +874,10 @@ REQUIREMENTS = [
     _R("D.829", "A shared place that a policy names gets the card and its end."),
     _R("D.830", "A deployment that GitHub or GitLab holds waits for policies and people, and gets one verdict; a job of GitLab is started"
        " once, wherever its sender dies."),
+    _R("D.842", "A member links an account of GitHub or GitLab by logging in there and confirming its name: its comments decide as theirs by"
+       " their own proof, and an admin who had vouched for it is another human; what they wrote as a guest is theirs."),
+    _R("D.843", "A login at a vendor counts once, for ten minutes, in the browser session that began it: another session, a code of somebody"
+       " else, an account that is taken, a program's account and a refusal of the vendor link nothing and say what to do."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

@@ -29,7 +29,7 @@ from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import channel_events, deliveries
 from cortex_plane.notify.verbs.inbound import MalformedEvent, VendorRequest
 from cortex_plane.sessions.model.sessions import Termination
-from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus
+from cortex_plane.tenancy.model.identities import ConnectionChange, DeliveryStatus, MappingDraft
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import PUBLIC_URL, link
@@ -170,6 +170,19 @@ async def test_every_other_end_rejects_the_deployment(stage: Stage, admin: async
         assert "Rejected by Bea." in comment
         assert "Not today." in comment
     assert await whole(stage.world)
+
+
+async def test_whoever_vouched_for_the_account_that_started_it_is_a_cause(
+    stage: Stage, admin: asyncpg.Connection
+) -> None:
+    world = stage.world
+    await apply_policies(world.db, world.admin.actor, ASK)
+    vic = await world.person(Role.ADMIN, name="Vic")
+    draft = MappingDraft(member_id=stage.bea.member_id, external_user=str(ADA["id"]))
+    await connections.map_member(world.db, vic.actor, stage.plane.connection_id, draft)
+    _, approval = await stage.asked()
+    causes = await admin.fetchval("select causes from approval_request where id = $1", approval.id)
+    assert {vic.member_id, stage.bea.member_id} <= set(causes)
 
 
 async def test_same_webhook_again_asks_nobody_again(stage: Stage) -> None:

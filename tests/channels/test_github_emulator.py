@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import jsonschema_rs
 import orjson
 import pytest
 import pytest_asyncio
-from githubkit import AppAuthStrategy, GitHub, TokenAuthStrategy
+from githubkit import AppAuthStrategy, GitHub, OAuthAppAuthStrategy, OAuthWebAuthStrategy, TokenAuthStrategy
 from githubkit.cache import MemCacheStrategy
-from githubkit.exception import RequestFailed
+from githubkit.exception import RequestError, RequestFailed
 from githubkit.webhooks import parse, verify
 
 from tests.emulators import github_objects as objects
@@ -24,6 +26,7 @@ from tests.emulators.github import (
     app_key_pem,
     webhook_validator,
 )
+from tests.emulators.oauth import CLIENT_ID, CLIENT_SECRET
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ADA = objects.user("ada", 583231)
@@ -72,6 +75,30 @@ async def test_sdk_sets_up_the_webhook_and_asks_for_failed_deliveries(emulator: 
     await client.rest.apps.async_redeliver_webhook_delivery(failed.id)
     newest, _ = (await client.rest.apps.async_list_webhook_deliveries()).parsed_data
     assert (newest.guid, newest.redelivery) == (failed.guid, True)
+
+
+async def test_sdk_exchanges_the_code_of_a_login_once_and_gives_the_token_back(emulator: GitHubEmulator) -> None:
+    back = "https://plane.example/back"
+    emulator.login.redirect_uris.append(back)
+    emulator.login.visitor = objects.account("ada", 583231)
+    async with httpx.AsyncClient(base_url=emulator.url) as browser:
+        asked = {"client_id": CLIENT_ID, "redirect_uri": back, "state": "mine"}
+        answer = await browser.get("/login/oauth/authorize", params=asked)
+        elsewhere = await browser.get("/login/oauth/authorize", params=asked | {"redirect_uri": f"{back}/too"})
+    assert elsewhere.status_code == 400
+    code = parse_qs(urlsplit(answer.headers["location"]).query)["code"][0]
+    web = OAuthWebAuthStrategy(CLIENT_ID, CLIENT_SECRET, code, back)
+    client = GitHub(web, base_url=emulator.url, auto_retry=False, cache_strategy=MemCacheStrategy())
+    user = (await client.rest.users.async_get_authenticated()).parsed_data
+    assert (user.id, user.login, user.type) == (583231, "ada", "User")
+    again = GitHub(OAuthWebAuthStrategy(CLIENT_ID, CLIENT_SECRET, code, back), base_url=emulator.url, auto_retry=False)
+    with pytest.raises(RequestError, match="bad_verification_code"):
+        await again.rest.users.async_get_authenticated()
+    app = GitHub(OAuthAppAuthStrategy(CLIENT_ID, CLIENT_SECRET), base_url=emulator.url, auto_retry=False)
+    (token,) = emulator.login.given_out
+    await app.rest.apps.async_delete_token(CLIENT_ID, access_token=token)
+    with pytest.raises(RequestFailed):
+        await client.rest.users.async_get_authenticated()
 
 
 async def test_sdk_answers_a_deployment_that_is_held(emulator: GitHubEmulator) -> None:

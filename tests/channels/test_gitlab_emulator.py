@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from urllib.parse import parse_qs, urlsplit
 
 import gitlab
+import httpx
 import pytest
 import pytest_asyncio
 
-from tests.emulators.gitlab import TOKEN, GitLabEmulator
+from tests.emulators.gitlab import TOKEN, GitLabEmulator, gitlab_user
+from tests.emulators.oauth import CLIENT_ID, CLIENT_SECRET
 
 
 @pytest_asyncio.fixture
@@ -42,6 +45,37 @@ async def test_sdk_writes_and_changes_notes(emulator: GitLabEmulator, kind: str)
     await asyncio.to_thread(use)
     assert [(write.body, write.is_edit) for write in emulator.writes] == [("one", False), ("two", True)]
     assert [name for _, name in emulator.emoji] == ["thumbsup"]
+
+
+async def test_sdk_reads_the_account_with_the_token_of_a_login(emulator: GitLabEmulator) -> None:
+    back, server = "https://plane.example/back", emulator.url.removesuffix("/api/v4")
+    emulator.login.redirect_uris.append(back)
+    emulator.login.visitor = gitlab_user("ada", 11)
+    client = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+    async with httpx.AsyncClient(base_url=server) as browser:
+        asked = {
+            "client_id": CLIENT_ID,
+            "redirect_uri": back,
+            "state": "s",
+            "scope": "read_user",
+            "response_type": "code",
+        }
+        answer = await browser.get("/oauth/authorize", params=asked)
+        code = parse_qs(urlsplit(answer.headers["location"]).query)["code"][0]
+        form = {**client, "code": code, "redirect_uri": back, "grant_type": "authorization_code"}
+        token = (await browser.post("/oauth/token", data=form)).json()["access_token"]
+        assert (await browser.post("/oauth/token", data=form)).json()["error"] == "invalid_grant"
+
+        def use() -> None:
+            person = gitlab.Gitlab(server, oauth_token=token, keep_base_url=True)
+            person.auth()
+            assert person.user is not None
+            assert (person.user.id, person.user.username) == (11, "ada")
+
+        await asyncio.to_thread(use)
+        await browser.post("/oauth/revoke", data={**client, "token": token})
+    with pytest.raises(gitlab.GitlabAuthenticationError):
+        await asyncio.to_thread(use)
 
 
 async def test_sdk_sees_its_errors(emulator: GitLabEmulator) -> None:

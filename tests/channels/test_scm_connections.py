@@ -12,7 +12,9 @@ import pytest_asyncio
 from starlette.datastructures import State
 
 from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.github import accounts as github_accounts
 from cortex_plane.channels.gitlab import GitLabChannel
+from cortex_plane.channels.gitlab import accounts as gitlab_accounts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.tenancy.model.orgs import Role
@@ -114,6 +116,17 @@ async def test_gitlab_is_connected_with_what_is_left_to_do(
     assert changed.status_code == 200, changed.text
     assert (changed.json()["config"]["mode"], len(changed.json()["to_do"])) == ("polling", 2)
     assert "acme/gone" in changed.json()["to_do"][1]
+
+
+def test_people_log_in_where_the_api_is() -> None:
+    for api, web in (
+        ("https://api.github.com", "https://github.com"),
+        ("https://api.acme.ghe.com/", "https://acme.ghe.com"),
+        ("https://git.acme.example:8443/api/v3/", "https://git.acme.example:8443"),
+        ("https://api.acme.example/api/v3", "https://api.acme.example"),
+    ):
+        assert github_accounts.web_address(api) == web
+    assert gitlab_accounts.web_address("https://acme.example/gitlab/api/v4") == "https://acme.example/gitlab"
 
 
 @pytest.mark.parametrize("external_user", ["583231"])

@@ -45,6 +45,7 @@ def test_people_are_invited_and_linked_from_the_command_line(shell: Shell) -> No
     assert re.fullmatch(r"[0-9A-Z]{5}-[0-9A-Z]{5}", code[0])
     assert "works once" in code[1]
     access = read_access(shell.folder / ".cortex")
+    assert f"{access['url']}/access/channels" in " ".join(code).replace("  ", " ")
     redeemed = httpx.post(
         f"{access['url']}/v1/connections/{site['id']}/link",
         json={"code": code[0].lower(), "external_user_id": "admin-on-web"},

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tests.emulators import github_objects as objects
+from tests.emulators.oauth import github_login, github_revocation
 from tests.emulators.vendor_server import VendorFaults, served_on_loopback
 
 APP_ID, INSTALLATION_ID, SLUG = 4711, 9001, "cortex"
@@ -126,6 +127,8 @@ class GitHubEmulator:
         self.attempts: list[Attempt] = []
         self.internal: set[str] = set()
         """Repositories that everybody in the enterprise may read. For GitHub they are private, too."""
+        self.login = github_login()
+        """Where people log in at the App."""
         self.post: Post | None = None
         """How webhooks reach the plane."""
         self._tokens: dict[str, datetime] = {}
@@ -139,7 +142,9 @@ class GitHubEmulator:
             Route("/app/hook/deliveries", self._guarded(self._deliveries)),
             Route("/app/hook/deliveries/{id:int}/attempts", self._guarded(self._redeliver), methods=["POST"]),
             Route("/app/installations/{id:int}/access_tokens", self._guarded(self._access_token), methods=["POST"]),
-            Route("/user", self._guarded(self._user)),
+            *self.login.routes(),
+            github_revocation(self.login),
+            Route("/user", self.login.or_else(self._guarded(self._user))),
             Route("/repos/{owner}/{name}", self._guarded(self._repository)),
             Route(
                 "/repos/{owner}/{name}/actions/runs/{run_id:int}/deployment_protection_rule",

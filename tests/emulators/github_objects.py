@@ -33,6 +33,16 @@ def user(login: str, id: int, kind: str = "User") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def account(login: str, id: int) -> dict[str, Any]:
+    """As GitHub shows somebody to an application at which they logged in."""
+    nothing = ("name", "company", "blog", "location", "email", "hireable", "bio")
+    counts = ("public_repos", "public_gists", "followers", "following")
+    return {
+        **user(login, id), **dict.fromkeys(nothing), **dict.fromkeys(counts, 0), "created_at": WHEN, "updated_at": WHEN,
+        "user_view_type": "public",
+    }  # fmt: skip
+
+
 def repository(full_name: str, *, is_private: bool) -> dict[str, Any]:
     owner, name = full_name.split("/")
     url = f"{BASE}/repos/{full_name}"

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.emulators.oauth import gitlab_login, gitlab_revocation
 from tests.emulators.vendor_server import VendorFaults, served_on_loopback
 
 TOKEN = "glpat-emulated"
@@ -112,6 +113,8 @@ class GitLabEmulator:
         self.has_rules = True
         """Without approval rules, but with a number of required approvals, the last approval starts the job."""
         self.approval_faults, self.play_faults = VendorFaults(), VendorFaults()
+        self.login = gitlab_login()
+        """Where people log in at an application."""
         self._ids = itertools.count(301)
 
     @asynccontextmanager
@@ -119,12 +122,14 @@ class GitLabEmulator:
         notes = "/api/v4/projects/{project:path}/{kind:str}/{iid:int}/notes"
         project, deployment = "/api/v4/projects/{project:path}", "/api/v4/projects/{project:path}/deployments/{id:int}"
         routes = [
+            *self.login.routes(),
+            gitlab_revocation(self.login),
             Route(f"{deployment}/approval", self._guarded(self._review, self.approval_faults), methods=["POST"]),
             Route(deployment, self._guarded(self._deployment)),
             Route(f"{project}/deployments", self._guarded(self._deployments)),
             Route(f"{project}/jobs/{{job:int}}/play", self._guarded(self._play, self.play_faults), methods=["POST"]),
             Route(f"{project}/jobs/{{job:int}}", self._guarded(self._job)),
-            Route("/api/v4/user", self._guarded(self._user)),
+            Route("/api/v4/user", self.login.or_else(self._guarded(self._user))),
             Route("/api/v4/personal_access_tokens/self", self._guarded(self._token)),
             Route(f"{notes}/{{id:int}}/award_emoji", self._guarded(self._award), methods=["POST"]),
             Route(f"{notes}/{{id:int}}", self._guarded(self._change, self.note_faults), methods=["PUT"]),
@@ -356,6 +361,14 @@ class GitLabEmulator:
         if request.path_params["id"] not in self.notes:
             raise GitLabError(404, "404 Note Not Found")
         return self.notes[request.path_params["id"]]
+
+
+def gitlab_user(username: str, id: int) -> dict[str, Any]:
+    """As GitLab shows somebody to themselves, as far as a login needs it."""
+    return {
+        "id": id, "username": username, "name": username.title(), "state": "active", "bot": False, "locked": False,
+        "web_url": f"https://gitlab.example/{username}", "email": f"{username}@example.com", "external": False,
+    }  # fmt: skip
 
 
 def _split(place: str) -> tuple[str, str, int]:

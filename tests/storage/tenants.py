@@ -30,6 +30,7 @@ from cortex_plane.notify import store as notify_store
 from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.sessions.verbs import events
+from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
 from cortex_plane.tenancy.model.orgs import AbsenceDraft, Role
@@ -152,7 +153,10 @@ async def _hear(world: World) -> None:
 
 
 async def _link(world: World) -> None:
-    """A code that nobody has typed yet, and one that was typed wrong."""
+    """A code that nobody has typed yet, one that was typed wrong, and somebody who logs in at a vendor."""
+    async with world.db.transaction(world.org_id) as tx:
+        member, session = world.admin.member_id, new_id()
+        await tenancy_store.begin_account_link(tx, world.connection.id, member, session, new_id(), "state")
     await links.issue_link_code(world.db, world.admin.actor)
     wrong = LinkDraft(code="0000000000", external_user_id="u-1")
     with contextlib.suppress(InvalidInput):

@@ -362,6 +362,7 @@ async def test_the_app_may_delete_little_and_truncate_nothing(
                 assert isinstance(error, asyncpg.InsufficientPrivilegeError), table
     # What is over: links and sessions of browsers, tokens, secrets and keys that nobody uses, and text that a message stands for by now.
     over = {
+        "account_link",
         "channel_prompt",
         "login_link",
         "enrolment_code",

@@ -15,8 +15,8 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.sessions.verbs import sessions
 from cortex_plane.tenancy.model.access import CODE_LIFE, LINK_LIFE, WHOLE_LIFE, KeyDraft
+from cortex_plane.tenancy.model.identities import ACCOUNT_LINK_LIFE, WRONG_LIFE
 from cortex_plane.tenancy.model.identities import LINK_LIFE as LINK_CODE_LIFE
-from cortex_plane.tenancy.model.identities import WRONG_LIFE
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import frame, keys
 from tests.fixtures.clock import Clock
@@ -37,6 +37,7 @@ AHEAD = {
     ("approval_token", "expires_at"): START + timedelta(days=1),
     ("browser_session", "expires_at"): START + WHOLE_LIFE,
     ("identity_code", "expires_at"): START + LINK_CODE_LIFE,
+    ("account_link", "expires_at"): START + ACCOUNT_LINK_LIFE,
     ("identity_guess", "forget_at"): START + WRONG_LIFE,
     ("standing_approval", "expires_at"): START + timedelta(hours=1),
     ("resolution", "expires_at"): START + timedelta(minutes=5),

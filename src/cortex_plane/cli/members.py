@@ -70,8 +70,12 @@ def link_channel(
 ) -> None:
     """Link another channel to you: shows a code to type there, and who typed one before. With --email, mails a link to that address."""
     if email is None:
-        show_record(lambda plane: plane.identities.link_code(), as_json, _show_link_code)
-        if not as_json:
+        url, code = run(lambda plane: _with_url(plane, plane.identities.link_code()))
+        if as_json:
+            terminal.print_json(code)
+        else:
+            _show_link_code(code)
+            say(f"accounts of GitHub and GitLab need no code: log in there from {url.rstrip('/')}/access/channels")
             for claim in run(lambda plane: plane.identities.claims()):
                 _show_claim(claim)
     else:

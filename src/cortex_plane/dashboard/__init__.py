@@ -9,10 +9,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cortex_plane.dashboard import approvals, callback, channels, inbox, jobs, pages, people, phone, reference, settings
+from cortex_plane.dashboard import (
+    accounts,
+    approvals,
+    callback,
+    channels,
+    inbox,
+    jobs,
+    pages,
+    people,
+    phone,
+    reference,
+    settings,
+)
 from cortex_plane.kernel.routes import PageRoute
 
-PAGES = (inbox, approvals, callback, jobs, settings, people, channels, phone, reference, pages)
+PAGES = (inbox, approvals, callback, jobs, settings, people, channels, accounts, phone, reference, pages)
 
 
 def mount(app: Starlette, add_page: Callable[[PageRoute], None], stream: inbox.Stream) -> None:

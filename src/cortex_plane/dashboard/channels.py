@@ -27,7 +27,7 @@ from cortex_plane.tenancy.model.identities import (
     NewConnection,
     ServedChannel,
 )
-from cortex_plane.tenancy.verbs import connections, links
+from cortex_plane.tenancy.verbs import account_links, connections, links
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 
 router = PageRoutes()
@@ -42,13 +42,13 @@ REFUSALS = (InvalidInput, NotFound, Conflict, TryAgain)
 """Shown in the form, such as that there is no agent of this name."""
 
 
-def _served(visit: Visit) -> ServedChannels:
+def served_channels(visit: Visit) -> ServedChannels:
     served: ServedChannels = visit.request.app.state.channels
     return served
 
 
 async def _channel(visit: Visit, name: str) -> ServedChannel:
-    served = await connections.list_channels(visit.db, visit.actor, channels=_served(visit))
+    served = await connections.list_channels(visit.db, visit.actor, channels=served_channels(visit))
     channel = next((channel for channel in served if channel.channel_type == name), None)
     if channel is None:
         raise NotFound(f"This plane does not serve {name}.")
@@ -56,7 +56,7 @@ async def _channel(visit: Visit, name: str) -> ServedChannel:
 
 
 async def list_connections(visit: Visit) -> Response:
-    served = _served(visit)
+    served = served_channels(visit)
     position = visit.position("connections")
     page = await connections.list_connections(visit.db, visit.actor, position, PAGE, channels=served)
     return visit.page(
@@ -88,7 +88,7 @@ async def create_connection(visit: Visit) -> Response:
             "agent": visit.text("agent"), "config": _values(visit, OF_CONFIG), "secrets": _values(visit, OF_SECRETS),
         }  # fmt: skip
         draft = parse_form(ConnectionDraft, fields)
-        made = await connections.create_connection(visit.db, visit.actor, draft, channels=_served(visit))
+        made = await connections.create_connection(visit.db, visit.actor, draft, channels=served_channels(visit))
     except REFUSALS as error:
         return await _form(visit, name, error)
     if made.secret is None:
@@ -109,21 +109,21 @@ async def show_connection(visit: Visit) -> Response:
 
 
 async def _page_of(visit: Visit, id: UUID, error: CortexError | None = None) -> Response:
-    connection = await connections.get_connection(visit.db, visit.actor, id, channels=_served(visit))
+    connection = await connections.get_connection(visit.db, visit.actor, id, channels=served_channels(visit))
     return _connection_page(visit, connection, None, 200 if error is None else error.http_status, error)
 
 
 def _connection_page(
     visit: Visit, connection: Connection, new: NewConnection | None, status: int, error: CortexError | None = None
 ) -> Response:
-    served = {channel.channel_type: channel for channel in _served(visit).list_served()}
+    served = {channel.channel_type: channel for channel in served_channels(visit).list_served()}
     channel = served.get(connection.channel_type)
     return visit.page(
         "channel.html",
         status,
         connection=connection,
         channel=channel,
-        has_vendor=connection.channel_type in _served(visit).vendors,
+        has_vendor=connection.channel_type in served_channels(visit).vendors,
         may_write=visit.actor.may(Permission.CONNECTION_WRITE),
         secret=new.secret if new else None,
         error=error,
@@ -133,7 +133,7 @@ def _connection_page(
 async def change_connection(visit: Visit) -> Response:
     """Values that were typed replace those before; an emptied value is removed, an empty secret stays."""
     id = _id(visit)
-    connection = await connections.get_connection(visit.db, visit.actor, id, channels=_served(visit))
+    connection = await connections.get_connection(visit.db, visit.actor, id, channels=served_channels(visit))
     typed = {
         name.removeprefix(OF_CONFIG): text.strip() for name, text in visit.form.items() if name.startswith(OF_CONFIG)
     }
@@ -152,7 +152,7 @@ async def change_connection(visit: Visit) -> Response:
 
 async def _changed(visit: Visit, id: UUID, change: ConnectionChange) -> Response:
     try:
-        await connections.update_connection(visit.db, visit.actor, id, change, None, channels=_served(visit))
+        await connections.update_connection(visit.db, visit.actor, id, change, None, channels=served_channels(visit))
     except REFUSALS as error:
         return await _page_of(visit, id, error)
     return pages.redirect(f"{CHANNELS}/{id}")
@@ -169,7 +169,7 @@ async def disable_connection(visit: Visit) -> Response:
 async def check_connection(visit: Visit) -> Response:
     id = _id(visit)
     try:
-        await connections.check_connection(visit.db, visit.actor, id, channels=_served(visit))
+        await connections.check_connection(visit.db, visit.actor, id, channels=served_channels(visit))
     except REFUSALS as error:
         return await _page_of(visit, id, error)
     return pages.redirect(f"{CHANNELS}/{id}")
@@ -198,6 +198,7 @@ async def show_own(visit: Visit, code: LinkCode | None = None) -> Response:
         200 if code is None else 201,
         mappings=[mapping for mapping in mappings.items if mapping.verified_at is not None],
         claims=await links.list_own_claims(visit.db, visit.actor),
+        accounts=await account_links.list_linkable_accounts(visit.db, visit.actor, channels=served_channels(visit)),
         code=code,
         ways=ways,
     )

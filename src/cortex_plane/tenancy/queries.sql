@@ -384,7 +384,8 @@ for no key update
 
 
 -- name: list_mappings
-select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at
+select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at,
+  verified_at is not null and channel_type = any (vouched_channels()) and account_proven_at is null as vouched
 from channel_mapping
 where ($1::timestamptz is null or (created_at, id) < ($1, $2::uuid)) and user_account_id = $4 and removed_at is null
   and (verified_at is not null or asked_at is null or asked_at > (select plane_now()) - $5::interval)
@@ -547,7 +548,8 @@ delete from identity_guess where org_id = $1 and connection_id = $2 and forget_a
 
 
 -- name: get_mapping
-select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at
+select id, connection_id, user_account_id, channel_type, channel_user_id, metadata, verified_at, last_used_at, created_at,
+  verified_at is not null and channel_type = any (vouched_channels()) and account_proven_at is null as vouched
 from channel_mapping
 where id = $1 and removed_at is null
 
@@ -636,6 +638,59 @@ update channel_mapping set verified_at = coalesce(verified_at, plane_now()), pro
   suppressed_at = null, suppressed_reason = null, mac = $5
 where id = $1 and connection_id = $2 and user_account_id = $3 and channel_user_id = $4 and removed_at is null
 returning verified_at
+
+
+-- name: note_voucher
+update channel_mapping set vouched_by = vouched_by || $2::uuid where id = $1 and not $2 = any (vouched_by)
+
+
+-- name: note_account
+-- Its member logged in with this account, which the vendor calls so now.
+update channel_mapping
+set account_proven_at = coalesce(account_proven_at, plane_now()), metadata = metadata || $2
+where id = $1 and removed_at is null
+
+
+-- name: list_linkable_accounts
+select id, channel_type, name, account from channel_connection
+where disabled_at is null and channel_type = any ($1::text[]) and config ? 'client_id'
+order by channel_type, name, id
+limit 50
+
+
+-- name: forget_account_links
+delete from account_link where user_account_id = $1 and expires_at < plane_now()
+
+
+-- name: begin_account_link
+-- The newest of a browser session counts.
+insert into account_link (org_id, id, connection_id, user_account_id, session_id, state_hash, expires_at, mac)
+values ($1, $2, $3, $4, $5, $6, $7, $8)
+on conflict (org_id, session_id, connection_id) do update
+set id = excluded.id, user_account_id = excluded.user_account_id, state_hash = excluded.state_hash, answered_at = null, account_id = null,
+  login = null, expires_at = excluded.expires_at, created_at = plane_now(), mac = excluded.mac
+
+
+-- name: open_account_link
+-- Of this browser session; what is too old is not there.
+select l.org_id, l.id, l.connection_id, l.user_account_id, l.session_id, l.state_hash, l.answered_at, l.account_id, l.login, l.expires_at,
+  l.mac, c.channel_type, c.name as connection
+from account_link l join channel_connection c on c.org_id = l.org_id and c.id = l.connection_id
+where l.connection_id = $1 and l.session_id = $2 and l.user_account_id = $3 and l.expires_at > plane_now() and c.disabled_at is null
+for update of l
+
+
+-- name: answer_account_link
+update account_link set answered_at = plane_now() where id = $1 and answered_at is null returning id
+
+
+-- name: name_account
+update account_link set account_id = $2, login = $3, mac = $4 where id = $1 and answered_at is not null and account_id is null
+returning id
+
+
+-- name: end_account_link
+delete from account_link where id = $1 returning id
 
 
 -- name: void_codes

@@ -22,13 +22,16 @@ from cortex_plane.notify.model.channels import ConnectionIdentity
 from cortex_plane.tenancy.model import access
 from cortex_plane.tenancy.model.access import Actor, CredentialKey, Key, MacKind, ModelKey
 from cortex_plane.tenancy.model.identities import (
+    ACCOUNT_LINK_LIFE,
     CLAIM_LIFE,
+    AccountLink,
     AddressVerification,
     Claim,
     Connection,
     LinkClaim,
     Mapping,
     Purpose,
+    state_digest,
 )
 from cortex_plane.tenancy.model.orgs import Absence, Member, Org, Role, Team
 
@@ -498,6 +501,40 @@ async def insert_claim(tx: Transaction, id: UUID, connection_id: UUID, member_id
 
 async def list_claims(tx: Transaction, member_id: UUID) -> list[LinkClaim]:
     return many(LinkClaim, await tx.rows(queries.list_claims, member_id, CLAIM_LIFE))
+
+
+async def begin_account_link(
+    tx: Transaction, connection_id: UUID, member_id: UUID, session_id: UUID, id: UUID, state: str
+) -> None:
+    expires_at, state_hash = await ends_after(tx, ACCOUNT_LINK_LIFE), tx.credential_key.lookup(state_digest(state))
+    mac = _mac(
+        tx, MacKind.ACCOUNT_LINK, id=id, connection_id=connection_id, user_account_id=member_id, session_id=session_id,
+        state_hash=state_hash, account_id=None, login=None, expires_at=expires_at,
+    )  # fmt: skip
+    await tx.rows(queries.forget_account_links, member_id)
+    await tx.rows(
+        queries.begin_account_link, tx.org, id, connection_id, member_id, session_id, state_hash, expires_at, mac
+    )
+
+
+async def open_account_link(
+    tx: Transaction, connection_id: UUID, session_id: UUID, member_id: UUID
+) -> AccountLink | None:
+    return one(
+        AccountLink,
+        await _verified_row(
+            tx, MacKind.ACCOUNT_LINK, queries.open_account_link, connection_id, session_id, member_id
+        ),
+    )  # fmt: skip
+
+
+async def name_account(tx: Transaction, link: AccountLink, account_id: str, login: str) -> bool:
+    """The account that the vendor named; False where the link is over or has one."""
+    mac = _mac(
+        tx, MacKind.ACCOUNT_LINK, id=link.id, connection_id=link.connection_id, user_account_id=link.user_account_id,
+        session_id=link.session_id, state_hash=link.state_hash, account_id=account_id, login=login, expires_at=link.expires_at,
+    )  # fmt: skip
+    return await tx.value(queries.name_account, link.id, account_id, login, mac) is not None
 
 
 async def get_mapping(tx: Transaction, id: UUID) -> Mapping | None:

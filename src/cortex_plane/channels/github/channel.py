@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels import comments
-from cortex_plane.channels.github import webhook_events
+from cortex_plane.channels import comments, oauth
+from cortex_plane.channels.github import accounts, webhook_events
 from cortex_plane.channels.github.api import GitHubApi, app_token, expect
 from cortex_plane.channels.reply_parts import ReplyParts
 from cortex_plane.channels.vendor_http import VendorClient
@@ -72,10 +72,11 @@ class GitHubChannel:
         channels.ConnectionField(
             name="api_url", description="Of a GitHub Enterprise Server: https://HOST/api/v3", required=False
         ),
+        *accounts.FIELDS,
     )  # fmt: skip
 
     def __init__(self, client: VendorClient, *, redelivery_seconds: float = REDELIVERY_SECONDS) -> None:
-        self._api, self._parts = GitHubApi(client), ReplyParts()
+        self._client, self._api, self._parts = client, GitHubApi(client), ReplyParts()
         self._redelivery_seconds = redelivery_seconds
         self._failing_since: dict[str, datetime] = {}
         """Of webhooks that did not arrive: when GitHub first tried."""
@@ -167,6 +168,7 @@ class GitHubChannel:
         return await self._parts.send(outgoing, comments.reply_comments(reply, STYLE.limit), send_part)
 
     async def identify(self, target: Target, inbound_url: str | None) -> channels.ConnectionIdentity:
+        oauth.require_both(target)
         if target.secrets.get("token") and not target.secrets.get("private_key"):
             return await self._identify_user(target, inbound_url)
         for name, where in (
@@ -244,6 +246,12 @@ class GitHubChannel:
             return None
         await self._post(target, repository, number, comments.answer_comment(answer, STYLE))
         return None
+
+    def account_page(self, target: Target, request: channels.AccountRequest) -> str:
+        return accounts.account_page(target, request)
+
+    async def read_account(self, target: Target, request: channels.AccountRequest, code: str) -> channels.VendorAccount:
+        return await accounts.read_account(self._client, target, request, code)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
         """GitHub sends a webhook once. An App finds those that failed, and asks for each again until it arrives or is refused."""

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
-from cortex_plane.channels import comments
-from cortex_plane.channels.gitlab import webhook_events
+from cortex_plane.channels import comments, oauth
+from cortex_plane.channels.gitlab import accounts, webhook_events
 from cortex_plane.channels.gitlab.api import GitLabApi, success
 from cortex_plane.channels.gitlab.deployments import GitLabDeployments, deployment_address
 from cortex_plane.channels.reply_parts import ReplyParts
@@ -89,10 +89,11 @@ class GitLabChannel:
             pattern=rf" *{webhook_events.PROJECT} *(?:, *{webhook_events.PROJECT} *){{0,19}}",
         ),
         channels.ConnectionField(name="api_url", description="Of your own server: https://HOST/api/v4", required=False),
+        *accounts.FIELDS,
     )
 
     def __init__(self, client: VendorClient, *, poll_seconds: float = POLL_SECONDS) -> None:
-        self._api, self._parts = GitLabApi(client), ReplyParts()
+        self._client, self._api, self._parts = client, GitLabApi(client), ReplyParts()
         self._deployments, self._poll_seconds = GitLabDeployments(self._api), poll_seconds
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
@@ -165,6 +166,7 @@ class GitLabChannel:
                 raise InvalidInput(
                     f"A connection to GitLab needs `{name}`.", hint="See docs/channels/gitlab.md.", field=name
                 )
+        oauth.require_both(target)
         try:
             user = success(await self._api.call(target, "GET", "/user"))
             scopes = success(await self._api.call(target, "GET", "/personal_access_tokens/self")).get("scopes", [])
@@ -210,6 +212,12 @@ class GitLabChannel:
             name = {"+1": "thumbsup", "confused": "confused"}[emoji]
             await self._api.call(target, "POST", f"{place.notes}/{note}/award_emoji", {"name": name})
         return None
+
+    def account_page(self, target: Target, request: channels.AccountRequest) -> str:
+        return accounts.account_page(target, request)
+
+    async def read_account(self, target: Target, request: channels.AccountRequest, code: str) -> channels.VendorAccount:
+        return await accounts.read_account(self._client, target, request, code)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
         """Look for deployments that wait: older servers send no webhook for them, and GitLab does not send a lost one again."""

@@ -17,14 +17,25 @@ create or replace function vouched_channels() returns text[]
   language sql immutable parallel safe
   return array['webhook', 'github', 'gitlab'];
 
--- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, or typed their code in a chat. A name
--- for which an admin vouched is that admin's word, and the first contact of a guest is nobody's. Whoever acted in their name before
--- the proof stays who they were, so what was done is asked about with the time at which it was done; `infinity` asks about now.
+-- When its member showed that a mapping is theirs. A name for which an admin vouched is that admin's word until they do.
+create or replace function proof_time(m channel_mapping) returns timestamptz
+  language sql immutable parallel safe
+  return case when m.channel_type = any (vouched_channels()) then m.account_proven_at else m.proven_at end;
+
+-- Everybody who could act over a mapping besides its member: they know a secret of its connection, or said whose the mapping is while
+-- its member had not proven it. What was done is asked about with the time at which it was done; `infinity` asks about now.
+create or replace function hands_behind(c channel_connection, m channel_mapping, p_at timestamptz) returns uuid[]
+  language sql immutable parallel safe
+  return c.set_up_by || case when (m.removed_at is null or m.removed_at > p_at) and (m.account_proven_at is null or m.account_proven_at > p_at)
+    then coalesce(m.vouched_by, '{}') else '{}' end;
+
+-- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, typed their code in a chat, or logged in
+-- with their account. The first contact of a guest is nobody's proof. Whoever acted in their name before the proof stays who they were.
 create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at timestamptz) returns boolean
   language sql stable set search_path = public, pg_temp
   return exists (
     select from channel_mapping m
-    where m.org_id = p_org and m.user_account_id = p_member and m.channel_type <> all (vouched_channels()) and m.proven_at <= p_at
+    where m.org_id = p_org and m.user_account_id = p_member and proof_time(m) <= p_at
       and (m.verified_at is not null or m.removed_at > p_at));
 
 -- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of
@@ -41,8 +52,8 @@ create or replace function sponsors_of(p_org uuid, p_members uuid[], p_at timest
 $$;
 
 -- Everybody who could be the human behind a vote, the member first: also whoever set up the connection through which it came (they
--- know its secret, and could sign as anybody), now or before the name there was given up, and whoever could be the same human as
--- those. The mail of an org has no secret of its own.
+-- know its secret, and could sign as anybody), now or before the name there was given up, whoever vouched for that name, and whoever
+-- could be the same human as those. The mail of an org has no secret of its own.
 create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, p_at timestamptz) returns uuid[]
   language sql stable set search_path = public, pg_temp as $$
   select p_member || coalesce(array_agg(distinct o.id) filter (where o.id <> p_member), '{}') from (
@@ -51,7 +62,8 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, 
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
+    cross join lateral (select hands_behind(c, m, p_at) as ids) h
+    cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 

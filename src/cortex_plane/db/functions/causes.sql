@@ -38,10 +38,12 @@ begin
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
       select m.author_id
-      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
+      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
+        left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
+        where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
@@ -72,7 +74,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(c.set_up_by) a (identity)
+    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
@@ -84,11 +86,18 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
-    -- A call that a connection asks for: whoever set it up could have made it.
+    -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
+    -- behind it could be that person.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id
     join channel_connection c on c.org_id = p_org and c.id = s.opened_by
     where j.org_id = p_org and j.id = p_job
+    union all
+    (select distinct unnest(m.vouched_by), 'vouched for the account that asked for the call', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    join channel_mapping m on m.org_id = p_org and m.connection_id = s.opened_by and m.user_account_id = any (p_askers)
+      and m.removed_at is null and m.account_proven_at is null
+    where j.org_id = p_org and j.id = p_job)
     union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
   , behind as materialized (

@@ -7,6 +7,7 @@ and what follows is the same for all channels (`notify/verbs/inbound.py`).
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +84,32 @@ class ConnectionIdentity:
     """What a person must still do at the vendor, in order."""
     is_unfinished: bool = False
     """The rest needs a connection that is stored, because the vendor calls it at once: identify it again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccountRequest:
+    """What a browser takes to a vendor, where somebody logs in to show which account is theirs."""
+
+    state: str = field(repr=False)
+    """The vendor hands it back with its answer."""
+    verifier: str = field(repr=False)
+    """Goes to the vendor with the code, and its digest with the browser (PKCE): a code that somebody else began is worth nothing."""
+    callback_url: str
+
+    @property
+    def challenge(self) -> str:
+        return base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VendorAccount:
+    """The account with which somebody logged in at a vendor."""
+
+    id: str
+    """As in ``ChannelSender``."""
+    login: str
+    """The name that people see there."""
+    is_bot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,6 +69,9 @@ class InteractiveChannel(ChannelPort, Protocol):
         ...
 
 
+# What a channel does besides whose people show which account is theirs by logging in: `AccountChannel` of `tenancy/verbs/served_channels.py`.
+
+
 @runtime_checkable
 class MoreChannel(Protocol):
     """What an interactive channel does besides whose messages are too short for most requests: its cards have a button `More`."""

@@ -504,6 +504,9 @@ class MacKind(StrEnum):
     APPROVAL_TOKEN = "approval_token", "org_id id user_account_id approval_id version input_hash expires_at token_hash"
     IDENTITY_CODE = "identity_code", "org_id id user_account_id mapping_id purpose expires_at code_hash"
     MAPPING = "mapping", "org_id id connection_id channel_user_id user_account_id verified"
+    ACCOUNT_LINK = (
+        "account_link", "org_id id connection_id user_account_id session_id state_hash account_id login expires_at"
+    )  # fmt: skip
     POLICY_VERSION = "policy_version", "org_id version rows_digest"
     POLICY_IN_FORCE = "policy_in_force", "org_id policy_version"
     ATLAS_VERSION = "atlas_version", "org_id atlas_id version number digest access api_keys retired"

@@ -118,6 +118,8 @@ class Connection:
     """Whether messages get through over it."""
     inbound_url: str | None = None
     """Where its vendor posts what people do there."""
+    callback_url: str | None = None
+    """Where its vendor sends people back who link their account: the callback or redirect URL of the application there."""
     to_do: list[str] = field(default_factory=list)
     """What a person still has to do, in order."""
     checked_at: datetime | None = None
@@ -168,6 +170,8 @@ class Mapping:
     """When the person proved that it is theirs; null before."""
     last_used_at: datetime | None = None
     """When something last came from it, to the hour."""
+    vouched: bool = False
+    """An admin said that it is this person's; they have not proven it themselves."""
     created_at: datetime
 
 
@@ -234,8 +238,8 @@ def is_numeric_id(external_user: str) -> bool:
 CHANNEL = "webhook"
 """The type of the connections that speak it."""
 VOUCHED_CHANNELS = (CHANNEL, "github", "gitlab")
-"""Where an admin says who somebody is. On GitHub and GitLab nobody can be written to in private, so nobody can prove it by a code.
-`vouched_channels` lists them in SQL."""
+"""Where an admin may say who somebody is. On GitHub and GitLab nobody can be written to in private, so nobody can prove it by a code:
+they log in there instead. `vouched_channels` lists them in SQL."""
 KNOWN_CHANNELS = ("email", "webhook", "telegram", "slack", "discord", "whatsapp", "github", "gitlab")
 """The channels that carry approvals, as `deliverable_channels` lists them in SQL."""
 
@@ -390,6 +394,39 @@ class LinkClaim:
     """When they typed the code."""
     expires_at: datetime
     """Until when it can be confirmed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccountLink:
+    """A member logs in at a vendor to link their account there, in one browser session."""
+
+    id: UUID
+    connection_id: UUID
+    connection: str
+    """The name of the connection."""
+    channel_type: str
+    user_account_id: UUID
+    session_id: UUID
+    state_hash: bytes = field(repr=False)
+    answered_at: datetime | None
+    account_id: str | None
+    """The number by which the vendor knows them; null before it has answered."""
+    login: str | None
+    """The name that the vendor shows for them."""
+    expires_at: datetime
+
+
+ACCOUNT_LINK_LIFE = timedelta(minutes=10)
+"""How long it takes at most, from the start to the confirmation."""
+
+
+def state_digest(state: str) -> bytes:
+    return hashlib.sha256(b"cortex account link" + state.encode()).digest()
+
+
+def verifier_digest(link_id: UUID, state: str) -> bytes:
+    """Of which the plane's key makes the PKCE verifier, so that it is stored nowhere."""
+    return hashlib.sha256(b"cortex account verifier" + link_id.bytes + state.encode()).digest()
 
 
 CLAIM_LIFE = timedelta(hours=1)

@@ -283,8 +283,10 @@ async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.
     if mine is not None and mine.verified_at is not None:
         mapping_id = mine.id
     else:
-        await note_set_up(tx, actor, id)
         mapping_id = await prove_mapping(tx, id, member.id, draft.external_user, mine.id if mine else None, guest)
+        for sponsor in await access.sponsors_by(tx, actor):
+            # They could act as this member: until the member proves it, their vote and one over this mapping count as one human's.
+            await tx.rows(queries.note_voucher, mapping_id, sponsor)
         await frame.record(
             tx, actor, "mapping_vouched", connection=id, mapping=mapping_id, member=member.id,
             address=draft.external_user, instead_of=guest.id if guest else None,
@@ -293,8 +295,8 @@ async def map_member(tx: Transaction, actor: Actor, id: UUID, draft: identities.
 
 
 async def note_set_up(tx: Transaction, actor: Actor, id: UUID) -> None:
-    """They know the secret, chose the server that vouches for senders, or said whose a name is, and could act as anybody: their vote
-    and one through this connection count as one human's."""
+    """They know the secret or chose the server that vouches for senders, and could act as anybody: their vote and one through this
+    connection count as one human's."""
     for sponsor in await access.sponsors_by(tx, actor):
         await tx.rows(queries.add_set_up, id, sponsor)
 

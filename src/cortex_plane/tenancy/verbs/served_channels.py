@@ -6,13 +6,19 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from cortex_plane.kernel.addresses import Allowed, literal
 from cortex_plane.kernel.errors import Conflict, InvalidInput
-from cortex_plane.notify.model.channels import ChannelTraits, ConnectionField, ConnectionIdentity
+from cortex_plane.notify.model.channels import (
+    AccountRequest,
+    ChannelTraits,
+    ConnectionField,
+    ConnectionIdentity,
+    VendorAccount,
+)
 from cortex_plane.notify.model.notifications import Target, TryAgain, Undeliverable
 from cortex_plane.tenancy.model import identities
 from cortex_plane.tenancy.model.identities import (
@@ -44,6 +50,21 @@ class VendorChannel(Protocol):
     def fields(self) -> Sequence[ConnectionField]: ...
 
     async def identify(self, target: Target, inbound_url: str | None) -> ConnectionIdentity: ...
+
+
+@runtime_checkable
+class AccountChannel(VendorChannel, Protocol):
+    """What an interactive channel does besides where people show which account is theirs by logging in at the vendor. A connection can do
+    it that has the fields `client_id` and `client_secret` of an application there."""
+
+    def account_page(self, target: Target, request: AccountRequest) -> str:
+        """The page of the vendor where somebody logs in and agrees."""
+        ...
+
+    async def read_account(self, target: Target, request: AccountRequest, code: str) -> VendorAccount:
+        """Exchange the code for the account. What the vendor gives out for that is used for nothing else and given back. Raises
+        ``InvalidInput`` where the vendor refuses the code, ``Undeliverable`` where it refuses the connection, ``TryAgain``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +217,19 @@ class ServedChannels:
             base = self.local_url
         return None if base is None else f"{base.rstrip('/')}/v1/connections/{id}/inbound"
 
+    @property
+    def account_channels(self) -> Mapping[str, AccountChannel]:
+        """Those on which people link accounts by logging in."""
+        return {name: vendor for name, vendor in self.vendors.items() if isinstance(vendor, AccountChannel)}
+
+    def callback_url(self, channel_type: str, id: UUID) -> str | None:
+        """Where a vendor sends the browser of somebody who links their account. One for each connection: were it the same for all, the
+        answer of one vendor could be passed off as another's."""
+        base = self.public_url or self.local_url
+        if channel_type not in self.account_channels or base is None:
+            return None
+        return f"{base.rstrip('/')}/access/channels/accounts/{id}/callback"
+
     def describe(self, connection: Connection) -> Connection:
         """With where its vendor posts, how it is, and what is to be done about it."""
         channel_type, health = connection.channel_type, connection.health
@@ -219,7 +253,8 @@ class ServedChannels:
             advice.append("Set CORTEX_PUBLIC_URL: its vendor must reach the plane to deliver what people do there.")
         if health.given_up and state is not ConnectionState.DISABLED:
             advice.append("Look at what was given up: `cortex delivery list --status dead`.")
-        return replace(connection, inbound_url=inbound_url, to_do=advice, state=state)
+        callback_url = self.callback_url(channel_type, connection.id)
+        return replace(connection, inbound_url=inbound_url, callback_url=callback_url, to_do=advice, state=state)
 
     def _why_not_served(self, channel_type: str) -> str:
         if channel_type == EMAIL:
