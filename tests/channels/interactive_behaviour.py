@@ -415,25 +415,6 @@ class InteractiveSuite:
         details = await approvals.get_approval(strict.db, strict.admin.actor, asked.id)
         assert len(details.votes) == 1
 
-    async def test_an_hour_of_vendor_errors_loses_nothing(
-        self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
-    ) -> None:
-        plane = await self._plane(strict, admin, stage)
-        _, (asked,) = await waiting(strict, Deploying(), call("deploy", plan={"to": "production"}))
-        clock = await Clock.install(admin, asked.requested_at + timedelta(minutes=1))
-        stage.fail(Failure.TEMPORARY, 1000)
-        for _ in range(12):
-            await plane.send()
-            await clock.advance(timedelta(minutes=5))
-        assert await stage.messages() == []
-        assert (await delivery_of(strict, asked)).status == "pending"
-        stage.fail(Failure.TEMPORARY, 0)
-        await clock.advance(timedelta(hours=2))
-        await plane.send()
-        (message,) = await stage.messages()
-        await plane.take(await stage.press("bea", message, "Approve"))
-        assert (await shown(strict, asked.id)).status is ApprovalStatus.APPROVED
-
     async def test_request_is_handed_on_by_its_id(
         self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
     ) -> None:

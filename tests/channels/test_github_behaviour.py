@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
@@ -13,9 +14,10 @@ from cortex_plane.channels.github import GitHubChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
-from tests.channels.behaviour import Arrived, Failure
+from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.comment_behaviour import CommentSuite, arrived, connect_vendor
 from tests.channels.comment_interactive import CommentInteractiveSuite, CommentStage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.emulators import github_objects as objects
 from tests.emulators.github import APP_ID, INSTALLATION_ID, GitHubEmulator, app_key_pem
 from tests.emulators.vendor_server import VendorFault
@@ -27,6 +29,7 @@ SECRET = "webhook-secret-of-github"
 
 class GitHubStage:
     redelivers = True
+    pause = timedelta(seconds=40)
 
     def __init__(self, emulator: GitHubEmulator, channel: GitHubChannel) -> None:
         self.emulator, self.channel = emulator, channel
@@ -53,6 +56,13 @@ class GitHubStage:
                 fault = VendorFault(hangs=True)
             case Failure.LOST_ANSWER:
                 fault = VendorFault(status=502, is_late=True)
+            case Failure.NO_ANSWER:
+                fault = VendorFault(hangs=True, is_late=True)
+            case Failure.RATE_LIMITED:
+                body = {"message": "You have exceeded a secondary rate limit."}
+                fault = VendorFault(status=403, body=body, headers={"retry-after": "40"})
+            case Failure.REVOKED:
+                fault = VendorFault(status=401, body={"message": "Bad credentials"})
         self.emulator.comment_faults.add(fault, times)
 
 
@@ -83,11 +93,11 @@ class GitHubLog:
 async def github() -> AsyncIterator[GitHubStage]:
     client = VendorClient(Allowed.parse("127.0.0.1"))
     async with GitHubEmulator().serve() as emulator:
-        yield GitHubStage(emulator, GitHubChannel(client))
+        yield GitHubStage(emulator, without_pace(GitHubChannel(client)))
         await client.close()
 
 
-class TestGitHub(CommentSuite):
+class TestGitHub(CommentSuite, OutageSuite):
     @pytest.fixture
     def stage(self, github: GitHubStage) -> GitHubStage:
         return github

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,8 +23,9 @@ from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.channel_listener import ChannelListener
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure, link
+from tests.channels.behaviour import Arrived, Failure, link, without_pace
 from tests.channels.interactive_behaviour import InteractiveSuite, Plane, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -53,6 +55,7 @@ class _AnsweringSlack(SlackChannel):
 
 class SlackStage:
     redelivers = True
+    pause = timedelta(seconds=7)
     """Slack cannot tell that it has a message already."""
 
     def __init__(self, vendor: SlackEmulator, channel: _AnsweringSlack, clock: list[float]) -> None:
@@ -163,7 +166,7 @@ async def stage() -> AsyncIterator[SlackStage]:
     clock = [1_800_000_000.0]
     async with SlackEmulator(now=lambda: clock[0], first_retry=0).serve() as vendor:
         channel = _AnsweringSlack(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
-        yield SlackStage(vendor, channel, clock)
+        yield SlackStage(vendor, without_pace(channel), clock)
         await channel.close()
 
 
@@ -206,7 +209,7 @@ async def test_messages_of_a_downtime_reach_the_agent_once(
     assert await admin.fetchval("select count(*) from channel_event") == 3
 
 
-class TestSlack(ChannelSuite):
+class TestSlack(OutageSuite):
     pass
 
 

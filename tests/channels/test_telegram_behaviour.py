@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import orjson
@@ -18,8 +19,9 @@ from cortex_plane.notify.model.notifications import Target
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -51,6 +53,7 @@ class _AnsweringTelegram(TelegramChannel):
 
 class TelegramStage:
     redelivers = True
+    pause = timedelta(seconds=7)
     """Telegram cannot tell that it has a message already."""
 
     def __init__(self, vendor: TelegramEmulator, channel: _AnsweringTelegram) -> None:
@@ -159,11 +162,11 @@ def _arrived(state: TelegramMessage) -> Arrived:
 async def stage() -> AsyncIterator[TelegramStage]:
     async with TelegramEmulator().serve() as vendor:
         channel = _AnsweringTelegram(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
-        yield TelegramStage(vendor, channel)
+        yield TelegramStage(vendor, without_pace(channel))
         await channel.close()
 
 
-class TestTelegram(ChannelSuite):
+class TestTelegram(OutageSuite):
     pass
 
 

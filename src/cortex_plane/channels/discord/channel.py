@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
@@ -66,9 +67,10 @@ class DiscordChannel:
         ),
     )  # fmt: skip
 
-    def __init__(self, client: VendorClient) -> None:
+    def __init__(self, client: VendorClient, ticks: Callable[[], float] = time.monotonic) -> None:
+        """``ticks``: the clock of the limits that Discord announces."""
         self._client = client
-        self._api = DiscordApi(client)
+        self._api = DiscordApi(client, ticks)
         self._chats: dict[tuple[str, str], str] = {}
 
     async def close(self) -> None:
