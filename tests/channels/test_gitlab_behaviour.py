@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import UUID
 
@@ -80,7 +81,7 @@ class GitLabLog:
         return {**headers, "x-gitlab-token": "guess"}
 
 
-@pytest_asyncio.fixture
+@asynccontextmanager
 async def gitlab_stage() -> AsyncIterator[GitLabStage]:
     client = VendorClient(Allowed.parse("127.0.0.1"))
     async with GitLabEmulator().serve() as emulator:
@@ -88,18 +89,24 @@ async def gitlab_stage() -> AsyncIterator[GitLabStage]:
         await client.close()
 
 
+@pytest_asyncio.fixture
+async def gitlab() -> AsyncIterator[GitLabStage]:
+    async with gitlab_stage() as stage:
+        yield stage
+
+
 class TestGitLab(CommentSuite, OutageSuite):
     @pytest.fixture
-    def stage(self, gitlab_stage: GitLabStage) -> GitLabStage:
-        return gitlab_stage
+    def stage(self, gitlab: GitLabStage) -> GitLabStage:
+        return gitlab
 
 
 class TestGitLabInteractive(CommentInteractiveSuite):
     place, channel_type = PLACE, "gitlab"
 
     @pytest.fixture
-    def stage(self, gitlab_stage: GitLabStage) -> CommentStage:
-        return CommentStage(gitlab_stage, GitLabLog(gitlab_stage.emulator))
+    def stage(self, gitlab: GitLabStage) -> CommentStage:
+        return CommentStage(gitlab, GitLabLog(gitlab.emulator))
 
     @pytest.mark.proves("S4.42")
     async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -20,7 +21,7 @@ from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, Failure, without_pace
-from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
@@ -70,6 +71,22 @@ class TelegramStage:
         # The suite delivers what happens itself.
         self._vendor.webhook["url"] = ""
         return new.id
+
+    async def connect_listening(self, world: World) -> UUID:
+        draft = ConnectionDraft(
+            channel_type="telegram", name="poller", config={"api_url": self._vendor.url, "mode": "polling"},
+            secrets={"bot_token": TOKEN},
+        )  # fmt: skip
+        return (
+            await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
+        ).id
+
+    async def hold(self, name: str, text: str) -> None:
+        self._vendor.write(self._user(name), text)
+
+    async def is_polled(self) -> None:
+        """Until somebody waits for what comes next."""
+        await self._vendor.poller.wait()
 
     def address(self, name: str) -> str:
         return str(self._user(name))
@@ -158,12 +175,18 @@ def _arrived(state: TelegramMessage) -> Arrived:
     )
 
 
-@pytest_asyncio.fixture
-async def stage() -> AsyncIterator[TelegramStage]:
+@asynccontextmanager
+async def telegram_stage() -> AsyncIterator[TelegramStage]:
     async with TelegramEmulator().serve() as vendor:
         channel = _AnsweringTelegram(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
         yield TelegramStage(vendor, without_pace(channel))
         await channel.close()
+
+
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[TelegramStage]:
+    async with telegram_stage() as stage:
+        yield stage
 
 
 class TestTelegram(OutageSuite):
@@ -171,4 +194,8 @@ class TestTelegram(OutageSuite):
 
 
 class TestTelegramInteractive(InteractiveSuite):
+    pass
+
+
+class TestTelegramListening(ListeningSuite):
     pass

@@ -462,6 +462,11 @@ class SlackEmulator:
         if self._socket is not None:
             await self._socket.send_json({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
 
+    @property
+    def is_connected(self) -> bool:
+        """Somebody listens by Socket Mode."""
+        return self._socket is not None
+
     def forget_socket(self) -> None:
         """Events that nobody took are not sent again, as Slack does after some minutes."""
         self._envelopes.clear()
