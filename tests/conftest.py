@@ -9,7 +9,7 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from cortex_plane.main.api_process import create_app
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.browser.chromium import tell
+from tests.fixtures import loopback_guard
 from tests.fixtures.listeners import nowhere
 from tests.fixtures.people import World
 from tests.fixtures.servers import TestServer, available, remove_data_of, running
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As behind `&` in a script: the programs that tests start, and end with Ctrl-C, would ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    loopback_guard.install()
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     config.stash[_servers] = running()
@@ -90,6 +92,14 @@ def server(request: pytest.FixtureRequest) -> TestServer:
 class Urls:
     app: str
     admin: str
+
+
+@pytest.fixture(autouse=True)
+def on_this_machine() -> Iterator[None]:
+    """Fails whatever tried to reach another one."""
+    loopback_guard.take_refusals()
+    yield
+    assert loopback_guard.take_refusals() == []
 
 
 @pytest.fixture(autouse=True)

@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import hikari
+import httpx
 import pytest
 import telegram
 from hikari.impl import RESTApp
+from pywa_async import WhatsApp
 from slack_sdk.models.blocks import Block
+from slack_sdk.web.async_client import AsyncWebClient
 
 from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Channel
 from cortex_plane.approvals.verbs import approvals
+from cortex_plane.emulators import slack as slack_emulator
+from cortex_plane.emulators import telegram as telegram_emulator
 from cortex_plane.tenancy.model.orgs import Role
 from tests.acceptance.vendor_office import Copies, VendorOffice, vendor_office
-from tests.emulators.discord import BOT_TOKEN
+from tests.emulators import whatsapp as whatsapp_emulator
+from tests.emulators.discord import BOT_TOKEN, message_text
 from tests.fixtures.approvals import shown
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.visitors import Visitor
@@ -217,20 +223,46 @@ class Story:
         assert "expired already" in late.shown[-1]
         assert not any(refund.startswith("E-2") for refund in office.desk.refunds)
 
-    async def sdks_of_the_vendors_read_what_was_said(self) -> None:
+    async def sdks_of_the_vendors_ask_for_what_was_said(self) -> None:
         office = self.office
         updates = [telegram.Update.de_json(update) for kind, update in office.telegram.traffic if kind == "Update"]
         assert [update.effective_user.id for update in updates if update.effective_user] == [MIA] * len(updates)
         sent = [telegram.Message.de_json(message) for kind, message in office.telegram.traffic if kind == "Message"]
         assert any(message.text == "Order D-1 is refunded." for message in sent)
-        for message in office.slack.chat(BEA):
-            for block in Block.parse_all(message.blocks):
+        async with telegram.Bot(telegram_emulator.TOKEN, base_url=f"{office.telegram.url}/bot") as bot:
+            webhook = await bot.get_webhook_info()
+            assert webhook.url.endswith(f"/v1/connections/{office.connections['telegram']}/inbound")
+            assert webhook.pending_update_count == 0, "the plane took everything"
+        slack = AsyncWebClient(slack_emulator.BOT_TOKEN, base_url=office.slack.api_url)
+        chat = (await slack.conversations_open(users=BEA))["channel"]["id"]
+        history = (await slack.conversations_history(channel=chat))["messages"]
+        blocks = [Block.parse_all(message["blocks"]) for message in history if message.get("blocks")]
+        for message_blocks in blocks:
+            for block in message_blocks:
                 block.validate_json()
+        words = [" ".join(str(block.to_dict()) for block in message_blocks) for message_blocks in blocks]
+        assert len([text for text in words if "Approved by" in text]) == 3
+        async with httpx.AsyncClient(trust_env=False) as session:
+            token, number = whatsapp_emulator.ACCESS_TOKEN, whatsapp_emulator.PHONE_NUMBER_ID
+            business = WhatsApp(number, token, session=session, server=None)
+            session.base_url = httpx.URL(office.whatsapp.url)
+            greeting = office.whatsapp.history(office.whatsapp.person("mia"))[-1]
+            await business.send_message(office.whatsapp.person("mia").wa_id, "Seen", reply_to_message_id=greeting["id"])
+        assert office.whatsapp_texts("mia")[-1] == "Seen"
         discord = RESTApp(url=office.discord.url)
         await discord.start()
         async with discord.acquire(BOT_TOKEN, hikari.TokenType.BOT) as client:
-            read = client.entity_factory.deserialize_message
-            assert any("Approved by Bea" in str(read(message).content) for message in office.discord.messages.values())
+            cards = [m for m in office.discord.messages_to(self.bea_there) if "Approved by Bea" in message_text(m)]
+            for card in cards:
+                message = await client.fetch_message(int(card["channel_id"]), int(card["id"]))
+                assert "Approved by Bea" in str(message.content)
+                parts = [
+                    part
+                    for row in message.components
+                    for part in cast("hikari.ActionRowComponent[hikari.ButtonComponent]", row)
+                ]
+                assert not any(isinstance(part, hikari.ButtonComponent) and part.custom_id for part in parts)
+            assert len(cards) == 2
         await discord.close()
 
     async def what_comes_twice_or_forged_changes_nothing(self, admin: asyncpg.Connection) -> None:
@@ -266,7 +298,7 @@ async def test_one_conversation_and_its_requests_over_all_channels(strict: World
         await story.edit_on_the_dashboard_makes_older_buttons_stale()
         await story.escalation_asks_somebody_else()
         await story.expiry_ends_every_copy()
-        await story.sdks_of_the_vendors_read_what_was_said()
+        await story.sdks_of_the_vendors_ask_for_what_was_said()
         await story.what_comes_twice_or_forged_changes_nothing(admin)
         assert len(office.desk.refunds) == 3
         decided = await approvals.list_approvals(strict.db, strict.admin.actor, None, 10)

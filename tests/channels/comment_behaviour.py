@@ -27,7 +27,7 @@ class CommentSuite(ChannelSuite):
         place = f'{{{stage.channel.channel_type}: "{stage.address("bea")}"}}'
         await apply_policies(world.db, world.admin.actor, f"""
 policies:
-  - {{name: ask, target: "*", effect: requires_approval, approvers: {{roles: [approver]}}, timeout: 1d, channels: [{place}]}}
+  - {{name: ask, target: "*", effect: requires_approval, approvers: {{roles: [approver]}}, timeout: 1d, channels: [{place}, email]}}
 """)  # fmt: skip
         await stage.connect(world)
         return bea

@@ -190,7 +190,9 @@ class Vendor:
             return 401, {}
         if self.failing > 0:
             self.failing -= 1
-            return (503 if self.failure is Failure.TEMPORARY else 403), {}
+            if self.failure is Failure.LOST_ANSWER:
+                await self._answer(path, headers, body)
+            return (403 if self.failure is Failure.PERMANENT else 503), {}
         if path == "/send":
             ref = f"m{len(self.sent) + 1}"
             self.sent.append(SeenMessage(ref=ref, chat=body["chat"], text=body["text"], buttons=dict(body["buttons"])))

@@ -59,6 +59,7 @@ def _state(card: Card) -> list[Any]:
 
 class PostboxStage:
     redelivers = True
+    pause = None
 
     def __init__(self, channel_type: str = "email") -> None:
         self.channel = Postbox(channel_type)

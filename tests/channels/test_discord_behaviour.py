@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -19,9 +21,10 @@ from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.door import database_time, status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.emulators.discord import (
     BOT_TOKEN,
     DiscordEmulator,
@@ -39,6 +42,11 @@ _FAULTS = {
     Failure.PERMANENT: VendorFault(status=403, body={"message": "Cannot send messages to this user", "code": 50007}),
     Failure.HANG: VendorFault(hangs=True),
     Failure.LOST_ANSWER: VendorFault(status=502, is_late=True),
+    Failure.NO_ANSWER: VendorFault(hangs=True, is_late=True),
+    Failure.RATE_LIMITED: VendorFault(
+        status=429, body={"message": "You are being rate limited.", "retry_after": 20.5, "global": False}
+    ),
+    Failure.REVOKED: VendorFault(status=401, body={"message": "401: Unauthorized", "code": 0}),
 }
 
 
@@ -47,6 +55,8 @@ class DiscordStage:
 
     redelivers = False
     """Discord knows a message by its nonce."""
+    pause = timedelta(seconds=20.5)
+    """In one chat: what Discord asks of a whole bot is in test_discord."""
 
     def __init__(self, discord: DiscordEmulator, channel: DiscordChannel) -> None:
         self.channel = channel
@@ -159,12 +169,13 @@ class DiscordStage:
 @asynccontextmanager
 async def discord_stage() -> AsyncIterator[DiscordStage]:
     async with DiscordEmulator().serve() as discord:
-        channel = DiscordChannel(VendorClient(Allowed.parse("127.0.0.1")))
-        yield DiscordStage(discord, channel)
+        # Each look at its clock is an hour later: it remembers no limit, as a process that has just begun.
+        channel = DiscordChannel(VendorClient(Allowed.parse("127.0.0.1")), ticks=count(step=3600.0).__next__)
+        yield DiscordStage(discord, without_pace(channel))
         await channel.close()
 
 
-class TestDiscord(ChannelSuite):
+class TestDiscord(OutageSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[DiscordStage]:
         async with discord_stage() as stage:

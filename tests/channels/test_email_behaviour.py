@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from cortex_plane.channels.email import EmailChannel
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import Arrived, Failure
+from tests.channels.outage_behaviour import OutageSuite
 from tests.channels.postbox import connect
 from tests.fixtures.mail_servers import Got, MailServer, mail_server
 from tests.fixtures.people import World
@@ -19,6 +20,7 @@ ENDS = ("approved", "denied", "expired", "cancelled")
 
 class EmailStage:
     redelivers = True
+    pause = None
 
     def __init__(self, server: MailServer) -> None:
         self._server = server
@@ -34,6 +36,8 @@ class EmailStage:
         return [_arrived(got) for got in self._server.got]
 
     def fail(self, how: Failure, times: int) -> None:
+        if not times:
+            self._server.on_recipient.clear()
         match how:
             case Failure.TEMPORARY:
                 self._server.on_recipient += ["451 4.3.0 not now"] * times
@@ -43,6 +47,8 @@ class EmailStage:
                 self._server.on_recipient += ["hang"] * times
             case Failure.LOST_ANSWER:
                 self._server.on_data += ["drop"] * times
+            case _:
+                raise NotImplementedError(how)
 
 
 def _arrived(got: Got) -> Arrived:
@@ -58,7 +64,7 @@ def _arrived(got: Got) -> Arrived:
 
 
 @pytest.mark.proves("D.138")
-class TestEmail(ChannelSuite):
+class TestEmail(OutageSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[EmailStage]:
         async with mail_server() as server:

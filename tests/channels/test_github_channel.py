@@ -309,6 +309,14 @@ async def test_refusal_that_is_no_limit_is_final(bench: Bench) -> None:
     assert "issue is locked" in refused.value.message
 
 
+async def test_repository_without_issues_is_a_place_that_fails(bench: Bench) -> None:
+    body = {"message": "Issues has been disabled in this repository."}
+    bench.emulator.comment_faults.add(VendorFault(status=410, body=body))
+    with pytest.raises(Undeliverable) as refused:
+        await bench.send(card())
+    assert (refused.value.address, refused.value.gone) == (True, False)
+
+
 async def test_expired_token_of_an_installation_is_made_anew(bench: Bench) -> None:
     await bench.send(card())
     await bench.send(card())

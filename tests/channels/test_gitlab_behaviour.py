@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from uuid import UUID
 
 import asyncpg
@@ -13,9 +15,10 @@ from cortex_plane.channels.gitlab import GitLabChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
-from tests.channels.behaviour import Arrived, Failure
+from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.comment_behaviour import CommentSuite, arrived, connect_vendor
 from tests.channels.comment_interactive import CommentInteractiveSuite, CommentStage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.emulators.gitlab import BOT, TOKEN, GitLabEmulator
 from tests.emulators.vendor_server import VendorFault
 from tests.fixtures.people import World
@@ -26,6 +29,7 @@ SECRET = "webhook-secret-of-gitlab"
 
 class GitLabStage:
     redelivers = True
+    pause = timedelta(seconds=30)
 
     def __init__(self, emulator: GitLabEmulator, channel: GitLabChannel) -> None:
         self.emulator, self.channel = emulator, channel
@@ -48,6 +52,11 @@ class GitLabStage:
             Failure.PERMANENT: VendorFault(status=403, body={"message": "403 Forbidden"}),
             Failure.HANG: VendorFault(hangs=True),
             Failure.LOST_ANSWER: VendorFault(status=502, is_late=True),
+            Failure.NO_ANSWER: VendorFault(hangs=True, is_late=True),
+            Failure.RATE_LIMITED: VendorFault(
+                status=429, headers={"date": "Fri, 01 May 2026 12:00:00 GMT", "ratelimit-reset": "1777636830"}
+            ),
+            Failure.REVOKED: VendorFault(status=401, body={"message": "401 Unauthorized"}),
         }
         self.emulator.note_faults.add(faults[how], times)
 
@@ -72,26 +81,32 @@ class GitLabLog:
         return {**headers, "x-gitlab-token": "guess"}
 
 
-@pytest_asyncio.fixture
+@asynccontextmanager
 async def gitlab_stage() -> AsyncIterator[GitLabStage]:
     client = VendorClient(Allowed.parse("127.0.0.1"))
     async with GitLabEmulator().serve() as emulator:
-        yield GitLabStage(emulator, GitLabChannel(client))
+        yield GitLabStage(emulator, without_pace(GitLabChannel(client)))
         await client.close()
 
 
-class TestGitLab(CommentSuite):
+@pytest_asyncio.fixture
+async def gitlab() -> AsyncIterator[GitLabStage]:
+    async with gitlab_stage() as stage:
+        yield stage
+
+
+class TestGitLab(CommentSuite, OutageSuite):
     @pytest.fixture
-    def stage(self, gitlab_stage: GitLabStage) -> GitLabStage:
-        return gitlab_stage
+    def stage(self, gitlab: GitLabStage) -> GitLabStage:
+        return gitlab
 
 
 class TestGitLabInteractive(CommentInteractiveSuite):
     place, channel_type = PLACE, "gitlab"
 
     @pytest.fixture
-    def stage(self, gitlab_stage: GitLabStage) -> CommentStage:
-        return CommentStage(gitlab_stage, GitLabLog(gitlab_stage.emulator))
+    def stage(self, gitlab: GitLabStage) -> CommentStage:
+        return CommentStage(gitlab, GitLabLog(gitlab.emulator))
 
     @pytest.mark.proves("S4.42")
     async def test_press_approves(self, strict: World, admin: asyncpg.Connection, stage: CommentStage) -> None:

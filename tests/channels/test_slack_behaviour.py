@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest_asyncio
 
 from cortex_plane.channels.slack.channel import SlackChannel
@@ -19,11 +19,10 @@ from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
-from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from cortex_plane.worker.channel_listener import ChannelListener
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure, link
-from tests.channels.interactive_behaviour import InteractiveSuite, Plane, SeenMessage
+from tests.channels.behaviour import Arrived, Failure, without_pace
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -53,6 +52,7 @@ class _AnsweringSlack(SlackChannel):
 
 class SlackStage:
     redelivers = True
+    pause = timedelta(seconds=7)
     """Slack cannot tell that it has a message already."""
 
     def __init__(self, vendor: SlackEmulator, channel: _AnsweringSlack, clock: list[float]) -> None:
@@ -70,6 +70,21 @@ class SlackStage:
         )  # fmt: skip
         new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
         return new.id
+
+    async def connect_listening(self, world: World) -> UUID:
+        draft = ConnectionDraft(
+            channel_type="slack", name="socket", config={"api_url": self._vendor.api_url},
+            secrets={"bot_token": BOT_TOKEN, "app_token": APP_TOKEN},
+        )  # fmt: skip
+        new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
+        return new.id
+
+    async def hold(self, name: str, text: str) -> None:
+        """Once somebody has listened, what is written while nobody does is in the history alone."""
+        self._vendor.write(self.address(name), text)
+        await self._vendor.idle()
+        if self._vendor.acknowledged and not self._vendor.is_connected:
+            self._vendor.forget_socket()
 
     def address(self, name: str) -> str:
         user = f"U0{name.upper()}"
@@ -158,57 +173,28 @@ def _arrived(state: SlackMessage) -> Arrived:
     )  # fmt: skip
 
 
-@pytest_asyncio.fixture
-async def stage() -> AsyncIterator[SlackStage]:
+@asynccontextmanager
+async def slack_stage() -> AsyncIterator[SlackStage]:
     clock = [1_800_000_000.0]
     async with SlackEmulator(now=lambda: clock[0], first_retry=0).serve() as vendor:
         channel = _AnsweringSlack(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
-        yield SlackStage(vendor, channel, clock)
+        yield SlackStage(vendor, without_pace(channel), clock)
         await channel.close()
 
 
-async def test_messages_of_a_downtime_reach_the_agent_once(
-    world: World, admin: asyncpg.Connection, stage: SlackStage
-) -> None:
-    """Between two processes that listen nobody does; the second one reads what was written meanwhile."""
-    vendor = stage.vendor
-    draft = ConnectionDraft(
-        channel_type="slack", name="socket", config={"api_url": vendor.api_url}, agent=world.agent.slug,
-        secrets={"bot_token": BOT_TOKEN, "app_token": APP_TOKEN},
-    )  # fmt: skip
-    new = await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(stage.channel))
-    plane = Plane(world, stage, new.id)
-    await link(admin, world, new.id, await world.person(Role.MEMBER, name="Bea"), stage.address("bea"))
-    bea = stage.address("bea")
-
-    async def heard(*texts: str) -> None:
-        async with asyncio.timeout(20):
-            while await admin.fetchval("select count(*) from message") < len(texts):
-                await plane.handle()
-                await asyncio.sleep(0.005)
-        assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == list(texts)
-
-    first, second, third = (ChannelListener(world.db, plane.door.channels, plane.inbox.wake) for _ in range(3))
-    await first.beat()
-    vendor.write(bea, "one")
-    await heard("one")
-    await first.leave()
-    vendor.write(bea, "two")
-    await vendor.idle()
-    vendor.forget_socket()
-    await second.beat()
-    await heard("one", "two")
-    await second.leave()
-    await third.beat()
-    vendor.write(bea, "three")
-    await heard("one", "two", "three")
-    await third.leave()
-    assert await admin.fetchval("select count(*) from channel_event") == 3
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[SlackStage]:
+    async with slack_stage() as stage:
+        yield stage
 
 
-class TestSlack(ChannelSuite):
+class TestSlack(OutageSuite):
     pass
 
 
 class TestSlackInteractive(InteractiveSuite):
+    pass
+
+
+class TestSlackListening(ListeningSuite):
     pass

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import orjson
@@ -18,8 +20,9 @@ from cortex_plane.notify.model.notifications import Target
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
-from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.behaviour import Arrived, Failure, without_pace
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -51,6 +54,7 @@ class _AnsweringTelegram(TelegramChannel):
 
 class TelegramStage:
     redelivers = True
+    pause = timedelta(seconds=7)
     """Telegram cannot tell that it has a message already."""
 
     def __init__(self, vendor: TelegramEmulator, channel: _AnsweringTelegram) -> None:
@@ -67,6 +71,22 @@ class TelegramStage:
         # The suite delivers what happens itself.
         self._vendor.webhook["url"] = ""
         return new.id
+
+    async def connect_listening(self, world: World) -> UUID:
+        draft = ConnectionDraft(
+            channel_type="telegram", name="poller", config={"api_url": self._vendor.url, "mode": "polling"},
+            secrets={"bot_token": TOKEN},
+        )  # fmt: skip
+        return (
+            await connections.create_connection(world.db, world.admin.actor, draft, channels=served_by(self.channel))
+        ).id
+
+    async def hold(self, name: str, text: str) -> None:
+        self._vendor.write(self._user(name), text)
+
+    async def is_polled(self) -> None:
+        """Until somebody waits for what comes next."""
+        await self._vendor.poller.wait()
 
     def address(self, name: str) -> str:
         return str(self._user(name))
@@ -155,17 +175,27 @@ def _arrived(state: TelegramMessage) -> Arrived:
     )
 
 
-@pytest_asyncio.fixture
-async def stage() -> AsyncIterator[TelegramStage]:
+@asynccontextmanager
+async def telegram_stage() -> AsyncIterator[TelegramStage]:
     async with TelegramEmulator().serve() as vendor:
         channel = _AnsweringTelegram(VendorClient(Allowed.parse("127.0.0.0/8"), timeout=1), vendor)
-        yield TelegramStage(vendor, channel)
+        yield TelegramStage(vendor, without_pace(channel))
         await channel.close()
 
 
-class TestTelegram(ChannelSuite):
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[TelegramStage]:
+    async with telegram_stage() as stage:
+        yield stage
+
+
+class TestTelegram(OutageSuite):
     pass
 
 
 class TestTelegramInteractive(InteractiveSuite):
+    pass
+
+
+class TestTelegramListening(ListeningSuite):
     pass

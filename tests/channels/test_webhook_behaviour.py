@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import orjson
@@ -12,7 +13,8 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import Arrived, Failure
+from tests.channels.outage_behaviour import OutageSuite
 from tests.fixtures.people import World
 from tests.fixtures.receivers import Got, Receiver, Reply, certified, receiving
 
@@ -22,6 +24,7 @@ HOST = "hooks.example"
 class WebhookStage:
     redelivers = False
     """The other side knows a message by its `webhook-id`."""
+    pause = timedelta(seconds=90)
 
     def __init__(self, receiver: Receiver, channel: WebhookChannel) -> None:
         self.channel = channel
@@ -48,15 +51,21 @@ class WebhookStage:
         return [_arrived(got) for got in taken.values()]
 
     def fail(self, how: Failure, times: int) -> None:
+        if not times:
+            self._receiver.replies.clear()
         match how:
-            case Failure.PERMANENT:
+            case Failure.REVOKED:
                 self._receiver.replies += [Reply(410, body=b"gone")] * times
+            case Failure.RATE_LIMITED:
+                self._receiver.replies += [Reply(429, {"Retry-After": "90"})] * times
             case Failure.TEMPORARY:
                 self._receiver.replies += [Reply(503, body=b"not now")] * times
             case Failure.HANG:
                 self._receiver.replies += [Reply(599, silent=True)] * times
             case Failure.LOST_ANSWER:
                 self._receiver.replies += [Reply(broken=True)] * times
+            case _:
+                raise NotImplementedError(how)
 
 
 def _arrived(got: Got) -> Arrived:
@@ -70,7 +79,7 @@ def _arrived(got: Got) -> Arrived:
     )
 
 
-class TestWebhooks(ChannelSuite):
+class TestWebhooks(OutageSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[WebhookStage]:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,9 +22,10 @@ from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
-from tests.channels.behaviour import PUBLIC_URL, Arrived, ChannelSuite, Failure
+from tests.channels.behaviour import PUBLIC_URL, Arrived, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.outage_behaviour import OutageSuite
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
     ACCESS_TOKEN,
@@ -43,6 +45,9 @@ _FAULTS = {
     Failure.PERMANENT: VendorFault(status=400, body=graph_error(131026, "Message undeliverable")),
     Failure.HANG: VendorFault(hangs=True),
     Failure.LOST_ANSWER: VendorFault(status=502, is_late=True),
+    Failure.NO_ANSWER: VendorFault(hangs=True, is_late=True),
+    Failure.RATE_LIMITED: VendorFault(status=400, body=graph_error(130429, "Rate limit hit")),
+    Failure.REVOKED: VendorFault(status=401, body=graph_error(190, "Error validating access token")),
 }
 
 
@@ -51,6 +56,8 @@ class WhatsAppStage:
     over when a later message quotes it."""
 
     redelivers = True
+    pause = timedelta(seconds=5)
+    """Meta names none with 130429."""
 
     def __init__(self, whatsapp: WhatsAppEmulator, channel: WhatsAppChannel) -> None:
         self.channel = channel
@@ -144,7 +151,7 @@ async def whatsapp_stage() -> AsyncIterator[WhatsAppStage]:
         await channel.close()
 
 
-class TestWhatsApp(ChannelSuite):
+class TestWhatsApp(OutageSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[WhatsAppStage]:
         async with whatsapp_stage() as stage:

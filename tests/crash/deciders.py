@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,14 +11,24 @@ from uuid import UUID
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft, StandingDraft
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
+from cortex_plane.channels.discord import DiscordChannel
+from cortex_plane.channels.github import GitHubChannel
+from cortex_plane.channels.gitlab import GitLabChannel
+from cortex_plane.channels.slack.channel import SlackChannel
+from cortex_plane.channels.telegram.channel import TelegramChannel
+from cortex_plane.channels.vendor_http import VendorClient
+from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.jobs import Cancellation
 from cortex_plane.jobs.model.journal import SignalDraft
 from cortex_plane.jobs.verbs import steering
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify.model.notifications import Card, Outgoing, Sent
+from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy.model.access import scheduler_actor
 from cortex_plane.tenancy.verbs import frame
+from cortex_plane.worker.channel_listener import ChannelListener
 from cortex_plane.worker.notifier import Notifier
 from tests.approvals.approval_racer import follow
 
@@ -93,3 +103,29 @@ async def deliver(db: Database, given: dict[str, Any]) -> None:
     notifier = Notifier(db, [FileChannel(Path(given["file"]))], "https://plane.example")
     while await notifier.turn():
         pass
+
+
+VENDORS: Mapping[str, Callable[[VendorClient], InteractiveChannel]] = {
+    "telegram": TelegramChannel,
+    "slack": SlackChannel,
+    "discord": DiscordChannel,
+    "whatsapp": WhatsAppChannel,
+    "github": GitHubChannel,
+    "gitlab": GitLabChannel,
+}
+
+
+async def notify(db: Database, given: dict[str, Any]) -> None:
+    """Send all that is due over one channel, whose vendor is on this machine."""
+    client = VendorClient(Allowed.parse("127.0.0.1"))
+    notifier = Notifier(db, [VENDORS[given["kind"]](client)], "https://plane.example")
+    while await notifier.turn():
+        pass
+    await client.close()
+
+
+async def listen(db: Database, given: dict[str, Any]) -> None:
+    """Listen to the connections of one channel until the end; a lease that was lost is noticed at once."""
+    client = VendorClient(Allowed.parse("127.0.0.1"))
+    channels = {given["kind"]: VENDORS[given["kind"]](client)}
+    await ChannelListener(db, channels, wake=lambda: None, beat_seconds=0.05, pauses=(0.05,)).run()

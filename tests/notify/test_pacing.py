@@ -24,8 +24,9 @@ from cortex_plane.worker.pacing import Pacing
 from tests.channels.behaviour import PUBLIC_URL, drain, link
 from tests.channels.postbox import Postbox, connect
 from tests.fixtures.clock import Clock
+from tests.fixtures.notifications import copies
 from tests.fixtures.people import World
-from tests.fixtures.receivers import Reply
+from tests.fixtures.receivers import Got, Reply
 from tests.fixtures.vendors import VendorStage, limited, vendor_stage
 from tests.notify.test_outbox import asked_of, told
 from tests.storage.test_outbox_claims import seed
@@ -111,29 +112,44 @@ async def test_a_message_that_was_on_its_way_ends_no_pause(
     assert (await shown(strict, stage, bot)).state is ConnectionState.OK
 
 
-async def test_a_storm_of_429_costs_one_request_for_each_pause(
+@pytest.mark.proves("D.826")
+async def test_limit_of_a_chat_holds_back_that_chat_alone_and_keeps_its_order(
     strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
     bot = await stage.connect_id(strict)
-    await people(strict, admin, bot, 10)
-    _, clock = await started(strict, admin)
-    stage.vendor.trouble = [limited(30)] * 8
-    for _ in range(40):
+    await people(strict, admin, bot, 2)
+    asked, clock = await started(strict, admin)
+    await copies(admin, asked, 1, 2)
+    ids = [str(row["id"]) for row in await admin.fetch("select id from notification where address = 'p0' order by seq")]
+    stage.vendor.busy_chats = {"p0"}
+
+    def sends(to: str) -> list[Got]:
+        return [got for got in stage.vendor.got if got.target == "/send" and got.json["to"] == to]
+
+    for number in range(1, 8):
         await drain(one_by_one(strict, stage))
-        await clock.advance(timedelta(seconds=15))
-    assert Counter(message["to"] for message in stage.vendor.messages) == {f"p{number}": 1 for number in range(10)}
-    assert len([got for got in stage.vendor.got if got.target == "/send"]) == 18
+        await admin.execute("update approval_request set version = version + 1 where id = $1", asked.id)
+        await clock.advance(timedelta(seconds=89))
+        await drain(one_by_one(strict, stage))
+        assert len(sends("p0")) == number, "what changes meanwhile is not sent sooner"
+        assert len(sends("p1")) == 3 + number
+        await clock.advance(timedelta(seconds=1))
+    health = await shown(strict, stage, bot)
+    assert (health.state, health.failing_since) == (ConnectionState.OK, None)
+    assert {delivery.attempts for delivery in await told(strict, asked)} == {0}
+    stage.vendor.busy_chats = set()
+    await drain(one_by_one(strict, stage))
+    assert [message["id"] for message in stage.vendor.messages if message["to"] == "p0"] == ids
 
 
 @pytest.mark.proves("D.826")
-@pytest.mark.parametrize("status", [500, 503])
 async def test_an_hour_without_the_vendor_loses_nothing_and_floods_nobody(
-    strict: World, admin: asyncpg.Connection, stage: VendorStage, status: int
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
 ) -> None:
     bot = await stage.connect_id(strict)
     await people(strict, admin, bot, 12)
     asked, clock = await started(strict, admin)
-    stage.vendor.outage = Reply(status)
+    stage.vendor.outage = Reply(503)
     for _ in range(120):
         await drain(Notifier(strict.db, [stage.channel], PUBLIC_URL))
         await clock.advance(timedelta(seconds=30))
@@ -167,25 +183,6 @@ async def test_another_connection_and_another_channel_go_on(
     await drain(Notifier(strict.db, [stage.channel, box], PUBLIC_URL))
     assert sorted(message["to"] for message in stage.vendor.messages) == ["good0", "good1", "good2"]
     assert sorted(each.target.address for each in box.received) == ["mail0", "mail1", "mail2"]
-
-
-@pytest.mark.proves("D.827")
-async def test_what_the_vendor_took_away_is_disabled_and_operators_are_told_elsewhere(
-    strict: World, admin: asyncpg.Connection, stage: VendorStage
-) -> None:
-    bot, mail = await stage.connect_id(strict), await connect(strict)
-    await people(strict, admin, bot, 1)
-    operator = await strict.person(Role.OPERATOR, name="Op")
-    await link(admin, strict, mail, operator, "op@example.com")
-    await started(strict, admin)
-    stage.vendor.tokens.clear()
-    box = Postbox()
-    await drain(Notifier(strict.db, [stage.channel, box], PUBLIC_URL))
-    health = await shown(strict, stage, bot)
-    assert (health.state, health.disabled_reason) == (ConnectionState.DISABLED, "The bot was removed.")
-    (alert,) = [each.content for each in box.received]
-    assert (alert.alert, alert.connection, alert.message) == ("connection_disabled", "bot", "The bot was removed.")  # type: ignore[union-attr]
-    assert alert.url == f"{PUBLIC_URL}/channels/{bot}"  # type: ignore[union-attr]
 
 
 async def test_a_check_that_succeeds_ends_the_pause(

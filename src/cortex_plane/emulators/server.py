@@ -31,8 +31,12 @@ class EmulatorFault(StrEnum):
     """It takes the request and never answers."""
     LOST_ANSWER = "lost_answer"
     """It does what it was asked to, and its answer is lost."""
+    NO_ANSWER = "no_answer"
+    """It does what it was asked to, and never answers."""
     REFUSAL = "refusal"
     """It takes nothing from this person's or workspace's connection any more."""
+    REVOKED = "revoked"
+    """It does not know the token any more."""
 
 
 @dataclass

@@ -304,6 +304,8 @@ class SlackEmulator:
             return JSONResponse({"ok": False, "error": "ratelimited"}, status_code=429, headers={"Retry-After": wait})
         except _Down:
             return PlainTextResponse("upstream connect error", status_code=503)
+        if fault is EmulatorFault.NO_ANSWER:
+            await self._end.wait()
         if fault is EmulatorFault.LOST_ANSWER:
             return PlainTextResponse("upstream request timeout", status_code=504)
         return JSONResponse({"ok": True, **result})
@@ -325,6 +327,8 @@ class SlackEmulator:
                 raise _Down
             case EmulatorFault.REFUSAL:
                 raise WebApiError("channel_not_found")
+            case EmulatorFault.REVOKED:
+                raise WebApiError("account_inactive")
             case EmulatorFault.HANG:
                 await self._end.wait()
         return fault
@@ -457,6 +461,11 @@ class SlackEmulator:
         """Ask the app to connect anew, as Slack does every few hours."""
         if self._socket is not None:
             await self._socket.send_json({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
+
+    @property
+    def is_connected(self) -> bool:
+        """Somebody listens by Socket Mode."""
+        return self._socket is not None
 
     def forget_socket(self) -> None:
         """Events that nobody took are not sent again, as Slack does after some minutes."""

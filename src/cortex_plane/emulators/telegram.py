@@ -326,7 +326,7 @@ class TelegramEmulator:
             asks_reply, thread=int(parameters["message_thread_id"]) if parameters.get("message_thread_id") else None,
         )  # fmt: skip
         chat.messages[message.id] = message
-        return self._outcome(message, fault)
+        return await self._outcome(message, fault)
 
     async def _edit_text(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         fault = await self._fault(self.faults.take())
@@ -336,7 +336,7 @@ class TelegramEmulator:
         if (text, entities, buttons) == (message.text, message.entities, message.buttons):
             raise BotApiError(400, _NOT_MODIFIED)
         message.text, message.entities, message.buttons, message.is_edited = text, entities, buttons, True
-        return self._outcome(message, fault)
+        return await self._outcome(message, fault)
 
     async def _edit_markup(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         fault = await self._fault(self.faults.take())
@@ -345,7 +345,7 @@ class TelegramEmulator:
         if buttons == message.buttons:
             raise BotApiError(400, _NOT_MODIFIED)
         message.buttons, message.is_edited = buttons, True
-        return self._outcome(message, fault)
+        return await self._outcome(message, fault)
 
     async def _answer(self, parameters: Mapping[str, Any]) -> bool:
         query = self.queries.get(str(parameters.get("callback_query_id", "")))
@@ -382,14 +382,18 @@ class TelegramEmulator:
                 raise BotApiError(502, "Bad Gateway")
             case EmulatorFault.REFUSAL:
                 raise BotApiError(403, "Forbidden: bot was blocked by the user")
+            case EmulatorFault.REVOKED:
+                raise BotApiError(401, "Unauthorized")
             case EmulatorFault.HANG:
                 await self._end.wait()
         return fault
 
-    def _outcome(self, message: TelegramMessage, fault: EmulatorFault | None) -> dict[str, Any]:
+    async def _outcome(self, message: TelegramMessage, fault: EmulatorFault | None) -> dict[str, Any]:
         self.history.append(TelegramMessage(**vars(message)))
         result = self._message(message)
         self.traffic.append(("Message", result))
+        if fault is EmulatorFault.NO_ANSWER:
+            await self._end.wait()
         if fault is EmulatorFault.LOST_ANSWER:
             raise BotApiError(502, "Bad Gateway")
         return result

@@ -63,7 +63,8 @@ delete from channel_prompt where connection_id = $1 and chat_id = $2 and message
 
 -- name: deliveries_of_approval
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -96,7 +97,8 @@ where n.id = $1 and n.connection_id = $2 and n.kind = 'approval'
 
 -- name: get_delivery
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -149,6 +151,13 @@ update notification n set next_attempt_at = least(n.next_attempt_at, plane_now()
 from waiting w where n.org_id = $1 and n.id = w.id
 
 
+-- name: hold_lane
+-- Its chat takes nothing for a while: what is taken keeps everybody from its lane, and is first when the time has passed.
+update notification n set attempts = $3, last_error = $4, taken_until = plane_now() + $5::interval
+where n.id = $1 and n.taken_by = $2
+returning n.id
+
+
 -- name: insert_invitation
 insert into notification (org_id, id, kind, connection_id, channel_type, mapping_id, user_account_id, address, data,
   next_attempt_at, created_at)
@@ -175,7 +184,8 @@ order by created_at desc limit 1
 
 -- name: list_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
-  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version, n.next_attempt_at,
+  coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -338,9 +348,11 @@ update channel_event set taken_by = null, next_attempt_at = plane_now() + $3::in
 
 
 -- name: retry_delivery
+-- $6: how long it is put off; null where its whole connection waits: then it keeps its place before what is behind it in its lane.
 update notification n
 set attempts = $4, last_error = $5, taken_by = null, taken_until = null,
-  next_attempt_at = case when n.desired_version > $3 then plane_now() else plane_now() + $6::interval end
+  next_attempt_at = case when $6::interval is null then least(n.next_attempt_at, plane_now())
+    when n.desired_version > $3 then plane_now() else plane_now() + $6::interval end
 where n.id = $1 and n.taken_by = $2
 returning n.id
 

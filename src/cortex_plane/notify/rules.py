@@ -15,7 +15,7 @@ from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus, Del
 from cortex_plane.approvals.model.questions import QuestionForm
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.notify.model.notifications import ChatReply, Occasion
+from cortex_plane.notify.model.notifications import ChatReply, Occasion, TryAgain
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""
@@ -37,6 +37,13 @@ OUTCOME_IS_NEWS = timedelta(hours=24)
 def delay(attempts: int, chance: float, least: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
     """Full jitter below the step of this failure (``attempts`` counts it), but not sooner than whoever refused it asked."""
     return max(chance * schedule[min(attempts, len(schedule)) - 1], min(least or 0.0, LONGEST_WAIT_SECONDS))
+
+
+def requested_pause(error: TryAgain) -> timedelta | None:
+    """How long whoever refused a message asked to be left alone."""
+    if error.after_seconds is None:
+        return None
+    return timedelta(seconds=min(error.after_seconds, LONGEST_WAIT_SECONDS))
 
 
 def gives_up(

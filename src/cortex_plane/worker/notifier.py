@@ -303,6 +303,8 @@ class Notifier:
         if channel is not None:
             meters().delivered(channel.channel_type, outcome)
         log.warning("message not delivered", notification=str(id), became=outcome, error=error.message)
+        if isinstance(error, TryAgain) and error.only_chat:
+            return False  # what is behind it goes to the same chat
         return message is None or not self._is_paused(message)
 
     def _pause(self, connection_id: UUID, error: TryAgain | Undeliverable) -> None:

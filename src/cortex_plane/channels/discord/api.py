@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
 from uuid import UUID
@@ -31,8 +32,8 @@ _PLACE: Final = frozenset({10003, 50001, 50013})
 
 
 class DiscordApi:
-    def __init__(self, client: VendorClient) -> None:
-        self._client = client
+    def __init__(self, client: VendorClient, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._ticks = client, ticks
         # A request that Discord refuses for its limits counts towards a ban, so those that it would refuse are not sent.
         self._not_before: dict[tuple[UUID, str], float] = {}
 
@@ -58,7 +59,7 @@ class DiscordApi:
                 raise
 
     def _check_limits(self, keys: tuple[tuple[UUID, str], ...]) -> None:
-        everything, route = (self._not_before.get(key, 0.0) - time.monotonic() for key in keys)
+        everything, route = (self._not_before.get(key, 0.0) - self._ticks() for key in keys)
         if max(everything, route) > 0:
             is_of_chat = everything <= 0 and " /channels/" in keys[1][1]
             raise TryAgain(
@@ -74,9 +75,9 @@ class DiscordApi:
         else:
             return
         if len(self._not_before) >= _MOST_LIMITS:
-            now = time.monotonic()
+            now = self._ticks()
             self._not_before = {key: until for key, until in self._not_before.items() if until > now}
-        self._not_before[key] = time.monotonic() + wait
+        self._not_before[key] = self._ticks() + wait
 
 
 def _route(path: str) -> str:

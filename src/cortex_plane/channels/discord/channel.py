@@ -6,7 +6,8 @@ People act over interactions, which Discord posts to the plane or sends over its
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cortex_plane.approvals.model.approvals import ApprovalStatus
@@ -82,10 +83,17 @@ class DiscordChannel:
         ),
     )  # fmt: skip
 
-    def __init__(self, client: VendorClient, *, pause_seconds: tuple[float, float] = PAUSE_SECONDS) -> None:
-        """``pause_seconds``: before a session of the Gateway that Discord did not know is followed by another one."""
+    def __init__(
+        self,
+        client: VendorClient,
+        ticks: Callable[[], float] = time.monotonic,
+        *,
+        pause_seconds: tuple[float, float] = PAUSE_SECONDS,
+    ) -> None:
+        """``ticks``: the clock of the limits that Discord announces. ``pause_seconds``: before a session of the Gateway that Discord
+        did not know is followed by another one."""
         self._client = client
-        self._api = DiscordApi(client)
+        self._api = DiscordApi(client, ticks)
         self._gateway = Gateway(client, self._api, pause_seconds=pause_seconds)
         self._pace = ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
         self._chats: dict[tuple[str, str], str] = {}

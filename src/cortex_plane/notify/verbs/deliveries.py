@@ -20,7 +20,7 @@ from cortex_plane.notify.model.channels import DeliveryReport
 from cortex_plane.notify.model.notifications import Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import SCHEDULE
 from cortex_plane.notify.store import LEASE, Lane, queries
-from cortex_plane.notify.verbs.outbox import Prepared
+from cortex_plane.notify.verbs.outbox import LOOK_AGAIN, Prepared
 from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.model.identities import CHANNEL, Delivery, NotificationKind
@@ -98,35 +98,61 @@ async def record_failed(
             return None
         attempts = row["attempts"] if begun else row["attempts"] + 1
         if isinstance(error, TryAgain):
-            if begun and await _count_failure(tx, row["connection_id"], error, reason, has_vendor=has_vendor):
-                # Not this message is refused: it keeps its tries for when the vendor is back.
-                is_new = row["now"] - row["created_at"] < delivery_rules.LONGEST_OUTAGE
-                attempts -= is_new
-            given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
-            if given_up is None:
-                chance = random.random()  # noqa: S311 -- jitter
-                wait = timedelta(seconds=delivery_rules.delay(max(attempts, 1), chance, error.after_seconds, schedule))
-                # What the failed message would have shown: what is newer is not put off.
-                version = begun.version if begun else delivery_rules.ANY_VERSION
-                if await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait) is None:
-                    return None
-                return "retry"
-            reason = f"{given_up}: {reason}"
+            return await _retry(tx, actor, lane, id, row, error, attempts, begun, schedule, has_vendor=has_vendor)
+        if error.gone and delivery_rules.gives_up(0, row["resolved_at"], row["now"]) is None:
+            # Not this message is refused: like all others it waits until somebody enables the connection.
+            waits = (delivery_rules.ANY_VERSION, 0, reason, LOOK_AGAIN)
+            if await tx.value(queries.retry_delivery, id, lane.claim, *waits) is None:
+                return None
+            await _disable_connection(tx, actor, row["connection_id"], reason)
+            return "retry"
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
             return None
-        is_gone, is_refused = (error.gone, error.address) if isinstance(error, Undeliverable) else (False, False)
-        await _give_up(tx, actor, id, row, reason, is_gone=is_gone, suppress=is_refused and not is_gone)
+        await _give_up(tx, actor, id, row, reason, suppress=error.address and not error.gone)
+        if error.gone:
+            await _disable_connection(tx, actor, row["connection_id"], reason)
     return "dead"
 
 
+async def _retry(
+    tx: Transaction, actor: Actor, lane: Lane, id: UUID, row: Row, error: TryAgain, attempts: int, begun: Prepared | None,
+    schedule: Sequence[float], *, has_vendor: bool,
+) -> str | None:  # fmt: skip
+    reason, asked = error.message[:LONGEST_ERROR], delivery_rules.requested_pause(error)
+    is_of_chat = begun is not None and asked is not None and error.only_chat
+    is_of_connection = (
+        begun is not None
+        and not is_of_chat
+        and await _count_failure(tx, row["connection_id"], asked, reason, has_vendor=has_vendor)
+    )
+    if is_of_chat or is_of_connection:
+        # Not this message is refused: it keeps its tries for when the vendor takes messages again.
+        attempts -= row["now"] - row["created_at"] < delivery_rules.LONGEST_OUTAGE
+    given_up = delivery_rules.gives_up(attempts, row["resolved_at"], row["now"], schedule)
+    if given_up is not None:
+        reason = f"{given_up}: {reason}"
+        if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
+            return None
+        await _give_up(tx, actor, id, row, reason, suppress=False)
+        return "dead"
+    if is_of_chat:
+        kept = await tx.value(queries.hold_lane, id, lane.claim, attempts, reason, asked)
+    else:
+        # What the failed message would have shown: what is newer is not put off.
+        version = begun.version if begun else delivery_rules.ANY_VERSION
+        wait = None
+        if not is_of_connection or asked is None:
+            chance = random.random()  # noqa: S311 -- jitter
+            wait = timedelta(seconds=delivery_rules.delay(max(attempts, 1), chance, error.after_seconds, schedule))
+        kept = await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait)
+    return None if kept is None else "retry"
+
+
 async def _count_failure(
-    tx: Transaction, connection_id: UUID, error: TryAgain, reason: str, *, has_vendor: bool
+    tx: Transaction, connection_id: UUID, asked: timedelta | None, reason: str, *, has_vendor: bool
 ) -> bool:
-    """Whether the connection as a whole is to blame. A vendor that asks for a pause, or answers nobody, is left alone by all
+    """Whether the connection as a whole is to blame. Whoever asks for a pause, and a vendor that answers nobody, is left alone by all
     notifiers."""
-    asked = None
-    if has_vendor and error.after_seconds is not None and not error.only_chat:
-        asked = timedelta(seconds=min(error.after_seconds, delivery_rules.LONGEST_WAIT_SECONDS))
     threshold = delivery_rules.BREAKER_FAILURES if has_vendor else delivery_rules.NO_BREAKER
     failures = await tx.value(
         queries.count_failure, connection_id, asked, threshold, delivery_rules.FIRST_PAUSE, delivery_rules.LONGEST_PAUSE, reason
@@ -134,9 +160,16 @@ async def _count_failure(
     return asked is not None or (failures or 0) >= threshold
 
 
-async def _give_up(
-    tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, is_gone: bool, suppress: bool
-) -> None:
+async def _disable_connection(tx: Transaction, actor: Actor, connection_id: UUID, reason: str) -> bool:
+    """Nothing is sent over it until somebody enables it again. Operators and admins get an alert. False: it was disabled already."""
+    name = await tx.value(queries.disable_connection, connection_id, reason)
+    if name is not None:
+        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
+        await tx.rows(queries.report_connection, tx.org, connection_id, reason)
+    return name is not None
+
+
+async def _give_up(tx: Transaction, actor: Actor, id: UUID, row: Row, reason: str, *, suppress: bool) -> None:
     """A dead letter is seen: on its request, on the audit trail, and where nothing more will arrive on what it was sent to."""
     payload: dict[str, Any] = {"delivery": str(id), "member": row["member"], "reason": reason}
     if row["call_id"] is not None:
@@ -148,7 +181,6 @@ async def _give_up(
     if suppress and row["channel_type"] != CHANNEL and row["mapping_id"] is not None:
         mapping = await tx.value(queries.suppress_delivery, row["mapping_id"], reason)
         payload["suppressed"] = mapping is not None
-    name = await tx.value(queries.disable_connection, row["connection_id"], reason) if is_gone else None
     if row["approval_id"] is not None:
         event = ("undeliverable", row["channel_type"], actor.user_account_id, actor.name, None, payload)
         await tx.rows(approvals_store.queries.record_approval_event, tx.org, row["approval_id"], *event)
@@ -156,16 +188,9 @@ async def _give_up(
             actor, "approval_undeliverable", approval=str(row["approval_id"]), channel=row["channel_type"], **payload
         )
         await proof_store.append_to_session(tx, row["session_id"], [fact], job=row["job_id"])
-    facts = []
-    if row["approval_id"] is None:
-        facts.append(Fact.of(actor, f"{row['kind']}_undeliverable", channel=row["channel_type"], **payload))
-    if name is not None:
-        facts.append(
-            Fact.of(actor, "connection_disabled", connection=str(row["connection_id"]), name=name, reason=reason)
-        )
-        await tx.rows(queries.report_connection, tx.org, row["connection_id"], reason)
-    if facts:
-        await proof_store.append_to_org(tx, *facts)
+    else:
+        fact = Fact.of(actor, f"{row['kind']}_undeliverable", channel=row["channel_type"], **payload)
+        await proof_store.append_to_org(tx, fact)
 
 
 list_deliveries = read_verb(Permission.DELIVERY_READ, notify_store.list_deliveries)
@@ -202,16 +227,12 @@ async def report_undelivered(db: Database, org_id: UUID, connection_id: UUID, re
         rows = await tx.rows(queries.report_undelivered, connection_id, report.message_ref, reason, org_id)
         actor = scheduler_actor(org_id, connection_id, "channels")
         for row in rows:
-            await _give_up(tx, actor, row["id"], row, reason, is_gone=False, suppress=False)
+            await _give_up(tx, actor, row["id"], row, reason, suppress=False)
 
 
 async def revoke_connection(db: Database, org_id: UUID, connection_id: UUID, reason: str) -> None:
-    """Its vendor took it away: nothing is sent over it until somebody enables it again. Operators and admins get an alert."""
+    """Its vendor took it away."""
     async with db.transaction(org_id) as tx:
-        name = await tx.value(queries.disable_connection, connection_id, reason)
-        if name is None:
+        if not await _disable_connection(tx, scheduler_actor(org_id, connection_id, "channels"), connection_id, reason):
             return
-        actor = scheduler_actor(org_id, connection_id, name)
-        await record(tx, actor, "connection_disabled", connection=connection_id, name=name, reason=reason)
-        await tx.rows(queries.report_connection, tx.org, connection_id, reason)
     log.warning("connection revoked by its vendor", connection=str(connection_id), reason=reason)
