@@ -12,6 +12,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -185,9 +186,11 @@ class Notifier:
             receipt = None
             if message.outgoing is not None:
                 try:
-                    receipt = await self._send(self._channels[message.channel_type], message.outgoing)
+                    receipt = await self._send_parts(lane, self._channels[message.channel_type], message.outgoing)
                 except (TryAgain, Undeliverable) as error:
                     return await self._record_failure(lane, ids, actor, error, message)
+                if receipt is None:
+                    return False
             # Where there is nothing to say nothing is begun: it is written down in its turn.
             following = behind if behind is not None and behind.outgoing is not None else None
             goes_on = behind is not None and not self._leaving and ticks() < ends and not self._is_paused(message)
@@ -250,6 +253,25 @@ class Notifier:
 
     def _is_paused(self, message: Prepared) -> bool:
         return message.outgoing is not None and self._pacing.is_paused(message.outgoing.target.connection_id, ticks())
+
+    async def _send_parts(self, lane: Lane, channel: ChannelPort, outgoing: Outgoing) -> Sent | None:
+        """What takes several messages is sent one by one, and each is stored before the next: whoever goes on after a crash repeats one
+        at most. None where somebody else has it now."""
+        while (receipt := await self._send(channel, outgoing)).more:
+            if not await self._record_part(lane, outgoing.id, receipt):
+                return None
+            outgoing = replace(outgoing, earlier=receipt.message_ref, shown=receipt.shown)
+        return receipt
+
+    async def _record_part(self, lane: Lane, id: UUID, receipt: Sent) -> bool:
+        until = ticks() + RECORD_SECONDS
+        while True:
+            try:
+                return await deliveries.record_part(self.db, lane, id, receipt)
+            except (CortexError, TimeoutError):
+                if ticks() > until:
+                    raise
+                await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
 
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
         traits: ChannelTraits | None = getattr(channel, "traits", None)

@@ -16,7 +16,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import comments
 from cortex_plane.channels.gitlab import webhook_events
 from cortex_plane.channels.gitlab.api import GitLabApi, success
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
@@ -74,7 +74,7 @@ class GitLabChannel:
     )
 
     def __init__(self, client: VendorClient) -> None:
-        self._api, self._parts = GitLabApi(client), ReplyParts()
+        self._api = GitLabApi(client)
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
         """Always: a note is edited in place, which disturbs nobody."""
@@ -93,7 +93,7 @@ class GitLabChannel:
         async def send_part(text: str, _: str | None) -> str:
             return await self._write(outgoing.target, place, text)
 
-        return await self._parts.send(outgoing, comments.reply_comments(outgoing.content, STYLE.limit), send_part)
+        return await send_next_part(outgoing, comments.reply_comments(outgoing.content, STYLE.limit), send_part)
 
     async def _send_card(self, outgoing: Outgoing, card: Card, place: NotePlace) -> Sent:
         target = outgoing.target
