@@ -22,6 +22,7 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.door import database_time, status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.emulators.discord import (
     BOT_TOKEN,
     DiscordEmulator,
@@ -161,6 +162,20 @@ class TestDiscord(ChannelSuite):
 
 
 class TestDiscordInteractive(InteractiveSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[DiscordStage]:
+        async with discord_stage() as stage:
+            yield stage
+
+
+class TestDiscordLongReplies(LongReplySuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[DiscordStage]:
+        async with discord_stage() as stage:
+            yield stage
+
+
+class TestDiscordStreaming(StreamingSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[DiscordStage]:
         async with discord_stage() as stage:

@@ -24,6 +24,7 @@ from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure, link
 from tests.channels.interactive_behaviour import InteractiveSuite, Plane, SeenMessage
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -211,4 +212,12 @@ class TestSlack(ChannelSuite):
 
 
 class TestSlackInteractive(InteractiveSuite):
+    pass
+
+
+class TestSlackLongReplies(LongReplySuite):
+    pass
+
+
+class TestSlackStreaming(StreamingSuite):
     pass

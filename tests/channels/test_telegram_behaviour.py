@@ -20,6 +20,7 @@ from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -168,4 +169,12 @@ class TestTelegram(ChannelSuite):
 
 
 class TestTelegramInteractive(InteractiveSuite):
+    pass
+
+
+class TestTelegramLongReplies(LongReplySuite):
+    pass
+
+
+class TestTelegramStreaming(StreamingSuite):
     pass

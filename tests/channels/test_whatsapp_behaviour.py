@@ -22,6 +22,7 @@ from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import PUBLIC_URL, Arrived, ChannelSuite, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.streaming_behaviour import LongReplySuite
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
     ACCESS_TOKEN,
@@ -177,3 +178,10 @@ class TestWhatsAppInteractive(InteractiveSuite):
             (answer,) = await stage.answers(name)
             assert words in answer
             assert "production" not in answer
+
+
+class TestWhatsAppLongReplies(LongReplySuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[WhatsAppStage]:
+        async with whatsapp_stage() as stage:
+            yield stage
