@@ -29,8 +29,7 @@ from cortex_plane.sessions.verbs import events
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.worker import model_calls
 from cortex_plane.worker.models.backends import Backends
-from cortex_plane.worker.notifier import Notifier
-from cortex_plane.worker.reply_streamer import ReplyStreamer
+from cortex_plane.worker.notifier import Notifier, ReplyStreamer
 from tests.channels.behaviour import PUBLIC_URL, Deploying, Failure, drain, link
 from tests.channels.interactive_behaviour import InteractiveStage, Plane, SeenMessage
 from tests.channels.postbox import Postbox

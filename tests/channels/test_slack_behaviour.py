@@ -9,8 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import pytest
 import pytest_asyncio
 
+from cortex_plane.channels.slack import history
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
@@ -25,6 +27,7 @@ from cortex_plane.worker.channel_listener import ChannelListener
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure, link
 from tests.channels.interactive_behaviour import InteractiveSuite, Plane, SeenMessage
 from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
+from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -205,6 +208,51 @@ async def test_messages_of_a_downtime_reach_the_agent_once(
     await heard("one", "two", "three")
     await third.leave()
     assert await admin.fetchval("select count(*) from channel_event") == 3
+
+
+async def test_history_over_http_has_what_slack_could_not_deliver(
+    world: World, admin: asyncpg.Connection, stage: SlackStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of all processes, and while one listens that Slack cannot reach. Replies in threads are among it."""
+    monkeypatch.setattr(history, "LOOK_SECONDS", 0.02)
+    plane = Plane(world, stage, await stage.connect(world))
+    await admin.execute("update channel_connection set agent_id = $1", world.agent.id)
+    bea = stage.address("bea")
+    await link(admin, world, plane.connection_id, await world.person(Role.MEMBER, name="Bea"), bea)
+
+    async def heard(*texts: str) -> None:
+        async with asyncio.timeout(20):
+            while await admin.fetchval("select count(*) from message") < len(texts):
+                await plane.handle()
+                await asyncio.sleep(0.005)
+        assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == list(texts)
+
+    async def look() -> None:
+        """Until the history was read once more from its beginning."""
+        count = len(stage.vendor.traffic)
+        async with asyncio.timeout(20):
+            while [name for name, _ in stage.vendor.traffic[count:]].count("conversations.list request") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    await stage.write("bea", "before anybody listened")
+    first, second = (ChannelListener(world.db, plane.door.channels, plane.inbox.wake) for _ in range(2))
+    await first.beat()
+    await look()
+    # Its times have whole seconds at the emulator.
+    await Clock.install(admin, await admin.fetchval("select clock_timestamp() + interval '5 seconds'"))
+    await plane.take(await stage.write("bea", "one"))
+    await heard("one")
+    await first.leave()
+    lost = await stage.write("bea", "two")
+    stage.vendor.write(bea, "three", thread=stage.vendor.chat(bea)[1].ts)
+    await second.beat()
+    await heard("one", "two", "three")
+    await stage.write("bea", "four")
+    await heard("one", "two", "three", "four")
+    await plane.take(lost)
+    await look()
+    await second.leave()
+    assert await admin.fetchval("select count(*) from channel_event") == 4
 
 
 class TestSlack(ChannelSuite):

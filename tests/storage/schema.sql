@@ -414,6 +414,95 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.advance_stream(p_org uuid, p_session uuid, p_channel text, p_seconds double precision, p_first integer, p_most integer) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz;
+  head record;
+  chat record;
+  newest record;
+  message record;
+  stream jsonb;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  -- What a crash of the database forgets of it is looked at again.
+  perform set_config('synchronous_commit', 'off', true);
+  select h.chat_id, h.stream_id into head
+  from session_head h where h.org_id = p_org and h.session_id = p_session for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  at := plane_now();
+  select c.id, c.connection_id, c.chat_id, c.thread, n.channel_type into chat
+  from channel_chat c join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+  where c.org_id = p_org and c.id = head.chat_id;
+  -- What a function asks a model on its way is no answer to a person.
+  select c.job_id, c.step_index, c.seq, j.session_id, s.user_account_id into newest
+  from (select t.* from text_chunk t where t.org_id = p_org and t.session_id = p_session order by t.seq desc limit 1) c
+  join job j on j.org_id = p_org and j.id = c.job_id and j.kind = 'conversation' and j.status = 'RUNNING'
+  join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version and not v.skill_config ? 'run'
+  join session s on s.org_id = p_org and s.id = p_session and s.user_account_id is not null
+  where not exists (select from step d where d.org_id = p_org and d.job_id = c.job_id and d.step_index = c.step_index);
+  if newest.job_id is not null then
+    select jsonb_build_object('job', newest.job_id, 'step', newest.step_index, 'chunk', newest.seq,
+      'characters', coalesce(sum(length(c.text)), 0)) into stream
+    from text_chunk c where c.org_id = p_org and c.job_id = newest.job_id and c.step_index = newest.step_index;
+  end if;
+
+  if head.stream_id is null then
+    if stream is null or (stream -> 'characters')::integer < p_first or chat.channel_type is distinct from p_channel then
+      return false;
+    end if;
+    insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
+    values (p_org, new_id(), 'reply', chat.connection_id, chat.channel_type, newest.user_account_id, chat.chat_id,
+      jsonb_build_object('chat', chat.id, 'session', p_session, 'thread', chat.thread, 'stream', stream), at, at)
+    returning id into head.stream_id;
+    update session_head h set stream_id = head.stream_id where h.org_id = p_org and h.session_id = p_session;
+    return true;
+  end if;
+
+  select n.* into message from notification n where n.org_id = p_org and n.id = head.stream_id for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
+    -- Their person wrote elsewhere: the answer goes there.
+    perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
+  elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
+      and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
+    perform end_stream(p_org, message.id, jsonb_build_object('job', message.data #> '{stream,job}', 'ended', 'over'), at);
+  else
+    if message.last_error is not null and not message.data -> 'stream' ? 'stopped' then
+      -- Its vendor refused a version: the next one is the last.
+      update notification n set data = jsonb_set(n.data, '{stream,stopped}', 'true') where n.org_id = p_org and n.id = message.id;
+      return false;
+    end if;
+    if stream is null and not exists (
+        select from step d where d.org_id = p_org and d.job_id = (message.data #>> '{stream,job}')::uuid
+          and d.step_index = (message.data #>> '{stream,step}')::integer) then
+      -- The answer broke off, and nobody writes it now.
+      stream := (message.data -> 'stream') || '{"chunk": 0, "characters": 0}';
+    end if;
+    if message.status <> 'delivered' or message.data -> 'stream' ? 'stopped' or stream is null
+      or stream -> 'chunk' = message.data #> '{stream,chunk}'
+      or (stream - 'chunk' - 'characters' = (message.data -> 'stream') - 'chunk' - 'characters'
+        and least((stream -> 'characters')::integer, (message.data #> '{stream,characters}')::integer) >= p_most)
+      or at < message.sent_at + make_interval(secs => greatest(p_seconds, extract(epoch from at - message.created_at)::double precision / 8))
+    then
+      return false;
+    end if;
+    update notification n
+    set data = jsonb_set(n.data, '{stream}', stream), desired_version = n.desired_version + 1, status = 'pending', next_attempt_at = at
+    where n.org_id = p_org and n.id = message.id;
+    return true;
+  end if;
+  update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+  return true;
+end
+$$;
+
 CREATE FUNCTION public.analyze_grown_tables() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1375,7 +1464,7 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'http') and c.disabled_at is null and c.channel_type = any (p_channels)
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop
@@ -1917,6 +2006,18 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.end_stream(p_org uuid, p_stream uuid, p_data jsonb, p_at timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  update notification n
+  set data = (n.data - 'stream') || p_data, desired_version = n.desired_version + 1, status = 'pending',
+    attempts = case when n.status = 'dead' then 0 else n.attempts end,
+    -- What its vendor refused is put off until then, whatever it says.
+    next_attempt_at = case when n.status = 'pending' and n.last_error is not null then n.next_attempt_at else p_at end
+  where n.org_id = p_org and n.id = p_stream and n.data ? 'stream'
+$$;
+
 CREATE FUNCTION public.entry_body(body bytea) RETURNS jsonb
     LANGUAGE plpgsql STABLE PARALLEL SAFE
     SET search_path TO 'public', 'pg_temp'
@@ -2246,6 +2347,31 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   select j.org_id, j.id, extract(epoch from (j.pause ->> 'hold_by')::timestamptz - (select plane_now()))::double precision
   from job j
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
+$$;
+
+CREATE FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive written as (
+    (select c.org_id, c.session_id from text_chunk c order by c.org_id, c.session_id limit 1)
+    union all
+    select following.org_id, following.session_id from written w
+    cross join lateral (
+      select c.org_id, c.session_id from text_chunk c
+      where (c.org_id, c.session_id) > (w.org_id, w.session_id) order by c.org_id, c.session_id limit 1) following),
+  live as (
+    select w.org_id, w.session_id from written w
+    union
+    select h.org_id, h.session_id from session_head h where h.stream_id is not null)
+  select h.org_id, h.session_id, n.id, n.channel_type
+  from live l
+  join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
+  left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
+  left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+  where h.stream_id is not null or n.channel_type = any (p_channels) and n.disabled_at is null
+  order by h.stream_id is null, h.org_id, h.session_id
+  limit p_limit
 $$;
 
 CREATE FUNCTION public.find_trial_connections() RETURNS TABLE(org_id uuid, id uuid)
@@ -3870,7 +3996,21 @@ CREATE FUNCTION public.push_reply(p_org uuid, p_session uuid, p_chat uuid, p_dat
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  the_stream uuid;
 begin
+  select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
+  if the_stream is not null then
+    update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+    if exists (
+      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
+      where n.org_id = p_org and n.id = the_stream and n.data ->> 'chat' = c.id::text
+        and n.data ->> 'thread' is not distinct from c.thread) then
+      perform end_stream(p_org, the_stream, p_data, p_at);
+      return;
+    end if;
+    perform end_stream(p_org, the_stream, '{"ended": "moved"}', p_at);
+  end if;
   insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
   select p_org, new_id(), 'reply', c.connection_id, n.channel_type, s.user_account_id, c.chat_id,
     jsonb_build_object('chat', c.id, 'session', p_session, 'thread', c.thread) || p_data, p_at, p_at
@@ -4024,7 +4164,8 @@ CREATE TABLE public.session_head (
     audit_seq bigint DEFAULT 0 NOT NULL,
     audit_hash bytea DEFAULT decode(repeat('00'::text, 32), 'hex'::text) NOT NULL,
     last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    chat_id uuid
+    chat_id uuid,
+    stream_id uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
@@ -7138,7 +7279,7 @@ CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING b
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
-CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text])) AND (disabled_at IS NULL));
+CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'http'::text])) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
 
@@ -7253,6 +7394,8 @@ CREATE INDEX idx_resolution_unused ON public.resolution USING btree (expires_at)
 CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_atlas_version ON public.session_atlas USING btree (org_id, atlas_id, version);
+
+CREATE INDEX idx_session_head_stream ON public.session_head USING btree (org_id, stream_id) WHERE (stream_id IS NOT NULL);
 
 CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHERE (idle_check_at IS NOT NULL);
 
@@ -7641,6 +7784,9 @@ ALTER TABLE ONLY public.session_gates
 ALTER TABLE ONLY public.session_head
     ADD CONSTRAINT fk_session_head_chat FOREIGN KEY (org_id, chat_id) REFERENCES public.channel_chat(org_id, id);
 
+ALTER TABLE ONLY public.session_head
+    ADD CONSTRAINT fk_session_head_stream FOREIGN KEY (org_id, stream_id) REFERENCES public.notification(org_id, id);
+
 ALTER TABLE ONLY public.session_memory
     ADD CONSTRAINT fk_session_memory_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
 
@@ -7839,6 +7985,8 @@ CREATE POLICY scheduler ON public.audit_entry FOR SELECT TO cortex_scheduler USI
 
 CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.channel_chat FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.channel_connection FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.channel_event FOR SELECT TO cortex_scheduler USING (true);
@@ -7862,6 +8010,8 @@ CREATE POLICY scheduler ON public.request_budget FOR SELECT TO cortex_scheduler 
 CREATE POLICY scheduler ON public.resolution FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.session_head FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.signal FOR SELECT TO cortex_scheduler USING (true);
 
@@ -8187,6 +8337,9 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
 
@@ -8353,6 +8506,14 @@ GRANT SELECT(settle_at) ON TABLE public.external_call TO cortex_scheduler;
 GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(session_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(chat_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(stream_id) ON TABLE public.session_head TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
 
@@ -8562,6 +8723,12 @@ GRANT SELECT(secret_hash) ON TABLE public.browser_session TO cortex_resolver;
 GRANT UPDATE(last_seen_at) ON TABLE public.browser_session TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.channel_chat TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.channel_chat TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.channel_chat TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.channel_chat TO cortex_scheduler;
 
 GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
 

@@ -34,8 +34,7 @@ from cortex_plane.tenancy.verbs.frame import RequestRates
 from cortex_plane.tenancy.verbs.trial_connections import end_trial_connections
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
-from cortex_plane.worker.notifier import Notifier
-from cortex_plane.worker.reply_streamer import ReplyStreamer
+from cortex_plane.worker.notifier import Notifier, ReplyStreamer
 from cortex_plane.worker.scheduler import Scheduler, in_background
 
 if TYPE_CHECKING:

@@ -219,8 +219,12 @@ class SlackChannel:
         return events.read_payload(payload)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
-        """By Socket Mode, in which Slack keeps nothing while nobody is connected: what people wrote meanwhile is read from the history. The
-        cursor is when the connection was first listened to, because what is older was written to nobody."""
+        """Socket Mode, in which Slack keeps nothing while nobody is connected, or over HTTP the history alone: events are posted then. What
+        people wrote while the plane was away is read from the history. The cursor is when somebody began to listen, because what is older
+        was written to nobody, or, over HTTP, until when all has arrived."""
+        if target.config.get("mode") == "http":
+            await history.watch(self._api, target, None if cursor is None else float(cursor), deliver)
+            return
         socket_mode.require_websockets()
         now = time.time()
         if cursor is None:
