@@ -210,6 +210,7 @@ async def test_messages_of_a_downtime_reach_the_agent_once(
     assert await admin.fetchval("select count(*) from channel_event") == 3
 
 
+@pytest.mark.proves("D.895")
 async def test_history_over_http_has_what_slack_could_not_deliver(
     world: World, admin: asyncpg.Connection, stage: SlackStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from uuid import UUID
 
+import asyncpg
 import orjson
+import pytest
 import pytest_asyncio
 
 from cortex_plane.channels.telegram.channel import TelegramChannel
@@ -19,7 +21,7 @@ from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, ChannelSuite, Failure
-from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
+from tests.channels.interactive_behaviour import InteractiveStage, InteractiveSuite, SeenMessage
 from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
@@ -173,8 +175,16 @@ class TestTelegramInteractive(InteractiveSuite):
 
 
 class TestTelegramLongReplies(LongReplySuite):
-    pass
+    @pytest.mark.proves("D.894")
+    async def test_killed_between_parts_repeats_none_and_killed_in_one_repeats_that_one(
+        self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        await super().test_killed_between_parts_repeats_none_and_killed_in_one_repeats_that_one(strict, admin, stage)
 
 
 class TestTelegramStreaming(StreamingSuite):
-    pass
+    @pytest.mark.proves("D.893")
+    async def test_answer_grows_in_one_message_until_it_is_whole(
+        self, world: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        await super().test_answer_grows_in_one_message_until_it_is_whole(world, admin, stage)
