@@ -878,6 +878,10 @@ REQUIREMENTS = [
        " their own proof, and an admin who had vouched for it is another human; what they wrote as a guest is theirs."),
     _R("D.843", "A login at a vendor counts once, for ten minutes, in the browser session that began it: another session, a code of somebody"
        " else, an account that is taken, a program's account and a refusal of the vendor link nothing and say what to do."),
+    _R("D.893", "Where the vendor allows edits, an answer grows in its chat at the vendor's pace, and one message ends as the whole, or as what"
+       " became of it, whoever dies meanwhile."),
+    _R("D.894", "A process that dies while it sends a long answer repeats one message of it at most, and none where the vendor knows it again."),
+    _R("D.895", "What people wrote to the app in direct messages on Slack while the plane was away is read from the history, once, in both modes."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

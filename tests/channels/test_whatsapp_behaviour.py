@@ -26,6 +26,7 @@ from tests.channels.behaviour import PUBLIC_URL, Arrived, Failure
 from tests.channels.door import status_in
 from tests.channels.interactive_behaviour import InteractiveSuite, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
+from tests.channels.streaming_behaviour import LongReplySuite
 from tests.emulators.vendor_server import VendorFault
 from tests.emulators.whatsapp import (
     ACCESS_TOKEN,
@@ -205,3 +206,10 @@ class TestWhatsAppInteractive(InteractiveSuite):
         (unlinked,) = [entry.body for entry in entries if entry.action == "identity_unlinked"]
         assert unlinked is not None
         assert unlinked["data"]["reason"] == "the channel names another owner"
+
+
+class TestWhatsAppLongReplies(LongReplySuite):
+    @pytest_asyncio.fixture
+    async def stage(self) -> AsyncIterator[WhatsAppStage]:
+        async with whatsapp_stage() as stage:
+            yield stage

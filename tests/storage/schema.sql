@@ -414,6 +414,95 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.advance_stream(p_org uuid, p_session uuid, p_channel text, p_seconds double precision, p_first integer, p_most integer) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  at timestamptz;
+  head record;
+  chat record;
+  newest record;
+  message record;
+  stream jsonb;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  -- What a crash of the database forgets of it is looked at again.
+  perform set_config('synchronous_commit', 'off', true);
+  select h.chat_id, h.stream_id into head
+  from session_head h where h.org_id = p_org and h.session_id = p_session for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  at := plane_now();
+  select c.id, c.connection_id, c.chat_id, c.thread, n.channel_type into chat
+  from channel_chat c join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+  where c.org_id = p_org and c.id = head.chat_id;
+  -- What a function asks a model on its way is no answer to a person.
+  select c.job_id, c.step_index, c.seq, j.session_id, s.user_account_id into newest
+  from (select t.* from text_chunk t where t.org_id = p_org and t.session_id = p_session order by t.seq desc limit 1) c
+  join job j on j.org_id = p_org and j.id = c.job_id and j.kind = 'conversation' and j.status = 'RUNNING'
+  join agent_version v on v.org_id = p_org and v.agent_id = j.agent_id and v.version = j.agent_version and not v.skill_config ? 'run'
+  join session s on s.org_id = p_org and s.id = p_session and s.user_account_id is not null
+  where not exists (select from step d where d.org_id = p_org and d.job_id = c.job_id and d.step_index = c.step_index);
+  if newest.job_id is not null then
+    select jsonb_build_object('job', newest.job_id, 'step', newest.step_index, 'chunk', newest.seq,
+      'characters', coalesce(sum(length(c.text)), 0)) into stream
+    from text_chunk c where c.org_id = p_org and c.job_id = newest.job_id and c.step_index = newest.step_index;
+  end if;
+
+  if head.stream_id is null then
+    if stream is null or (stream -> 'characters')::integer < p_first or chat.channel_type is distinct from p_channel then
+      return false;
+    end if;
+    insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
+    values (p_org, new_id(), 'reply', chat.connection_id, chat.channel_type, newest.user_account_id, chat.chat_id,
+      jsonb_build_object('chat', chat.id, 'session', p_session, 'thread', chat.thread, 'stream', stream), at, at)
+    returning id into head.stream_id;
+    update session_head h set stream_id = head.stream_id where h.org_id = p_org and h.session_id = p_session;
+    return true;
+  end if;
+
+  select n.* into message from notification n where n.org_id = p_org and n.id = head.stream_id for no key update skip locked;
+  if not found then
+    return false;
+  end if;
+  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
+    -- Their person wrote elsewhere: the answer goes there.
+    perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
+  elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
+      and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
+    perform end_stream(p_org, message.id, jsonb_build_object('job', message.data #> '{stream,job}', 'ended', 'over'), at);
+  else
+    if message.last_error is not null and not message.data -> 'stream' ? 'stopped' then
+      -- Its vendor refused a version: the next one is the last.
+      update notification n set data = jsonb_set(n.data, '{stream,stopped}', 'true') where n.org_id = p_org and n.id = message.id;
+      return false;
+    end if;
+    if stream is null and not exists (
+        select from step d where d.org_id = p_org and d.job_id = (message.data #>> '{stream,job}')::uuid
+          and d.step_index = (message.data #>> '{stream,step}')::integer) then
+      -- The answer broke off, and nobody writes it now.
+      stream := (message.data -> 'stream') || '{"chunk": 0, "characters": 0}';
+    end if;
+    if message.status <> 'delivered' or message.data -> 'stream' ? 'stopped' or stream is null
+      or stream -> 'chunk' = message.data #> '{stream,chunk}'
+      or (stream - 'chunk' - 'characters' = (message.data -> 'stream') - 'chunk' - 'characters'
+        and least((stream -> 'characters')::integer, (message.data #> '{stream,characters}')::integer) >= p_most)
+      or at < message.sent_at + make_interval(secs => greatest(p_seconds, extract(epoch from at - message.created_at)::double precision / 8))
+    then
+      return false;
+    end if;
+    update notification n
+    set data = jsonb_set(n.data, '{stream}', stream), desired_version = n.desired_version + 1, status = 'pending', next_attempt_at = at
+    where n.org_id = p_org and n.id = message.id;
+    return true;
+  end if;
+  update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+  return true;
+end
+$$;
+
 CREATE FUNCTION public.analyze_grown_tables() RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -1009,12 +1098,10 @@ begin
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
       select m.author_id
-      -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
+      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
-        left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
-        where c.org_id = p_org and c.id = m.key_id) i (identity)
+      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
@@ -1045,7 +1132,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
+    cross join lateral unnest(c.set_up_by) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
@@ -1057,18 +1144,11 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
-    -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
-    -- behind it could be that person.
+    -- A call that a connection asks for: whoever set it up could have made it.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id
     join channel_connection c on c.org_id = p_org and c.id = s.opened_by
     where j.org_id = p_org and j.id = p_job
-    union all
-    (select distinct unnest(m.vouched_by), 'vouched for the account that asked for the call', null
-    from job j join session s on s.org_id = p_org and s.id = j.session_id
-    join channel_mapping m on m.org_id = p_org and m.connection_id = s.opened_by and m.user_account_id = any (p_askers)
-      and m.removed_at is null and m.account_proven_at is null
-    where j.org_id = p_org and j.id = p_job)
     union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
   , behind as materialized (
@@ -1384,7 +1464,7 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket', 'gateway') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'http') and c.disabled_at is null and c.channel_type = any (p_channels)
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop
@@ -1717,19 +1797,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.count_notifiers(p_id uuid, p_life interval) RETURNS integer
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-begin
-  insert into notifier (id, expires_at) values (p_id, plane_now() + p_life)
-  on conflict (id) do update set expires_at = excluded.expires_at;
-  delete from notifier n where n.id in (
-    select o.id from notifier o where o.expires_at < (select plane_now()) for update skip locked);
-  return (select count(*) from notifier);
-end
-$$;
-
 CREATE FUNCTION public.count_suspended_sessions() RETURNS TABLE(org_id uuid, sessions bigint)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -1937,6 +2004,18 @@ begin
   end if;
   return card;
 end
+$$;
+
+CREATE FUNCTION public.end_stream(p_org uuid, p_stream uuid, p_data jsonb, p_at timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  update notification n
+  set data = (n.data - 'stream') || p_data, desired_version = n.desired_version + 1, status = 'pending',
+    attempts = case when n.status = 'dead' then 0 else n.attempts end,
+    -- What its vendor refused is put off until then, whatever it says.
+    next_attempt_at = case when n.status = 'pending' and n.last_error is not null then n.next_attempt_at else p_at end
+  where n.org_id = p_org and n.id = p_stream and n.data ? 'stream'
 $$;
 
 CREATE FUNCTION public.entry_body(body bytea) RETURNS jsonb
@@ -2270,6 +2349,31 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
+CREATE FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive written as (
+    (select c.org_id, c.session_id from text_chunk c order by c.org_id, c.session_id limit 1)
+    union all
+    select following.org_id, following.session_id from written w
+    cross join lateral (
+      select c.org_id, c.session_id from text_chunk c
+      where (c.org_id, c.session_id) > (w.org_id, w.session_id) order by c.org_id, c.session_id limit 1) following),
+  live as (
+    select w.org_id, w.session_id from written w
+    union
+    select h.org_id, h.session_id from session_head h where h.stream_id is not null)
+  select h.org_id, h.session_id, n.id, n.channel_type
+  from live l
+  join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
+  left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
+  left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+  where h.stream_id is not null or n.channel_type = any (p_channels) and n.disabled_at is null
+  order by h.stream_id is null, h.org_id, h.session_id
+  limit p_limit
+$$;
+
 CREATE FUNCTION public.find_trial_connections() RETURNS TABLE(org_id uuid, id uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -2453,36 +2557,9 @@ CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
 
-CREATE TABLE public.channel_connection (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    channel_type text NOT NULL,
-    name text NOT NULL,
-    disabled_at timestamp with time zone,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    config jsonb DEFAULT '{}'::jsonb NOT NULL,
-    sealed bytea,
-    failing_since timestamp with time zone,
-    disabled_reason text,
-    set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    agent_id uuid,
-    account text,
-    external_id text,
-    to_do text[] DEFAULT '{}'::text[] NOT NULL,
-    checked_at timestamp with time zone,
-    last_inbound_at timestamp with time zone,
-    last_outbound_at timestamp with time zone,
-    paused_until timestamp with time zone,
-    pause_reason text,
-    failures integer DEFAULT 0 NOT NULL,
-    CONSTRAINT chk_channel_connection_failures CHECK ((failures >= 0)),
-    CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
-    CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
-);
-
-ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
+CREATE FUNCTION public.vouched_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
 
 CREATE TABLE public.channel_mapping (
     org_id uuid NOT NULL,
@@ -2501,8 +2578,6 @@ CREATE TABLE public.channel_mapping (
     mac bytea,
     asked_at timestamp with time zone,
     last_used_at timestamp with time zone,
-    vouched_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    account_proven_at timestamp with time zone,
     CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
     CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
     CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
@@ -2510,22 +2585,10 @@ CREATE TABLE public.channel_mapping (
 
 ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.hands_behind(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((c).set_up_by || CASE WHEN ((((m).removed_at IS NULL) OR ((m).removed_at > p_at)) AND (((m).account_proven_at IS NULL) OR ((m).account_proven_at > p_at))) THEN COALESCE((m).vouched_by, '{}'::uuid[]) ELSE '{}'::uuid[] END);
-
-CREATE FUNCTION public.vouched_channels() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
-
-CREATE FUNCTION public.proof_time(m public.channel_mapping) RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((m).channel_type = ANY (public.vouched_channels())) THEN (m).account_proven_at ELSE (m).proven_at END;
-
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (public.proof_time(m.*) <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> ALL (public.vouched_channels())) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -2570,8 +2633,7 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select hands_behind(c, m, p_at) as ids) h
-    cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
+    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
@@ -3934,7 +3996,21 @@ CREATE FUNCTION public.push_reply(p_org uuid, p_session uuid, p_chat uuid, p_dat
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  the_stream uuid;
 begin
+  select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
+  if the_stream is not null then
+    update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+    if exists (
+      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
+      where n.org_id = p_org and n.id = the_stream and n.data ->> 'chat' = c.id::text
+        and n.data ->> 'thread' is not distinct from c.thread) then
+      perform end_stream(p_org, the_stream, p_data, p_at);
+      return;
+    end if;
+    perform end_stream(p_org, the_stream, '{"ended": "moved"}', p_at);
+  end if;
   insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
   select p_org, new_id(), 'reply', c.connection_id, n.channel_type, s.user_account_id, c.chat_id,
     jsonb_build_object('chat', c.id, 'session', p_session, 'thread', c.thread) || p_data, p_at, p_at
@@ -4088,7 +4164,8 @@ CREATE TABLE public.session_head (
     audit_seq bigint DEFAULT 0 NOT NULL,
     audit_hash bytea DEFAULT decode(repeat('00'::text, 32), 'hex'::text) NOT NULL,
     last_activity_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    chat_id uuid
+    chat_id uuid,
+    stream_id uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
@@ -5540,25 +5617,6 @@ CREATE FUNCTION public.whole_checkpoint(p_checkpoint jsonb, p_memory jsonb) RETU
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text) OR (jsonb_typeof((p_memory -> 'working_data'::text)) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
 
-CREATE TABLE public.account_link (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    connection_id uuid NOT NULL,
-    user_account_id uuid NOT NULL,
-    session_id uuid NOT NULL,
-    state_hash bytea NOT NULL,
-    answered_at timestamp with time zone,
-    account_id text,
-    login text,
-    expires_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    mac bytea NOT NULL,
-    CONSTRAINT chk_account_link_hash CHECK ((length(state_hash) = 32)),
-    CONSTRAINT chk_account_link_named CHECK ((((account_id IS NULL) = (login IS NULL)) AND ((account_id IS NULL) OR (answered_at IS NOT NULL))))
-);
-
-ALTER TABLE ONLY public.account_link FORCE ROW LEVEL SECURITY;
-
 CREATE TABLE public.agent_version (
     org_id uuid NOT NULL,
     agent_id uuid NOT NULL,
@@ -5919,6 +5977,37 @@ CREATE TABLE public.channel_chat (
 );
 
 ALTER TABLE ONLY public.channel_chat FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.channel_connection (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    channel_type text NOT NULL,
+    name text NOT NULL,
+    disabled_at timestamp with time zone,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    sealed bytea,
+    failing_since timestamp with time zone,
+    disabled_reason text,
+    set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    agent_id uuid,
+    account text,
+    external_id text,
+    to_do text[] DEFAULT '{}'::text[] NOT NULL,
+    checked_at timestamp with time zone,
+    last_inbound_at timestamp with time zone,
+    last_outbound_at timestamp with time zone,
+    paused_until timestamp with time zone,
+    pause_reason text,
+    failures integer DEFAULT 0 NOT NULL,
+    CONSTRAINT chk_channel_connection_failures CHECK ((failures >= 0)),
+    CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
+    CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
+);
+
+ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.channel_event (
     org_id uuid NOT NULL,
@@ -6402,11 +6491,6 @@ ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
-CREATE TABLE public.notifier (
-    id uuid NOT NULL,
-    expires_at timestamp with time zone NOT NULL
-);
-
 CREATE TABLE public.org (
     id uuid NOT NULL,
     slug text NOT NULL,
@@ -6818,9 +6902,6 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
 ALTER TABLE ONLY public.event ATTACH PARTITION public.event_default DEFAULT;
 
-ALTER TABLE ONLY public.account_link
-    ADD CONSTRAINT account_link_pkey PRIMARY KEY (org_id, id);
-
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (org_id, id);
 
@@ -6953,9 +7034,6 @@ ALTER TABLE ONLY public.model_key
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT notification_pkey PRIMARY KEY (org_id, id);
 
-ALTER TABLE ONLY public.notifier
-    ADD CONSTRAINT notifier_pkey PRIMARY KEY (id);
-
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_pkey PRIMARY KEY (org_id);
 
@@ -7049,9 +7127,6 @@ ALTER TABLE ONLY public.tool_server
 ALTER TABLE ONLY public.tool_version
     ADD CONSTRAINT tool_version_pkey PRIMARY KEY (app, name, digest);
 
-ALTER TABLE ONLY public.account_link
-    ADD CONSTRAINT uq_account_link_session UNIQUE (org_id, session_id, connection_id);
-
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT uq_agent_name UNIQUE (org_id, name);
 
@@ -7121,10 +7196,6 @@ ALTER TABLE ONLY public.worker
 CREATE INDEX idx_event_approvals ON ONLY public.event USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
 
 CREATE INDEX event_default_org_id_created_at_idx ON public.event_default USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
-
-CREATE INDEX idx_account_link_account ON public.account_link USING btree (org_id, user_account_id);
-
-CREATE INDEX idx_account_link_connection ON public.account_link USING btree (org_id, connection_id);
 
 CREATE INDEX idx_agent_list ON public.agent USING btree (org_id, created_at DESC, id DESC);
 
@@ -7208,7 +7279,7 @@ CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING b
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
-CREATE INDEX idx_channel_connection_listeners ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'gateway'::text])) AND (disabled_at IS NULL));
+CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'http'::text])) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
 
@@ -7323,6 +7394,8 @@ CREATE INDEX idx_resolution_unused ON public.resolution USING btree (expires_at)
 CREATE INDEX idx_session_agent ON public.session USING btree (org_id, agent_id, created_at DESC, id DESC);
 
 CREATE INDEX idx_session_atlas_version ON public.session_atlas USING btree (org_id, atlas_id, version);
+
+CREATE INDEX idx_session_head_stream ON public.session_head USING btree (org_id, stream_id) WHERE (stream_id IS NOT NULL);
 
 CREATE INDEX idx_session_idle ON public.session USING btree (idle_check_at) WHERE (idle_check_at IS NOT NULL);
 
@@ -7470,12 +7543,6 @@ ALTER TABLE ONLY public.atlas_version
 
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
-
-ALTER TABLE ONLY public.account_link
-    ADD CONSTRAINT fk_account_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
-
-ALTER TABLE ONLY public.account_link
-    ADD CONSTRAINT fk_account_link_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
 
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT fk_agent_config_version FOREIGN KEY (org_id, id, config_version) REFERENCES public.agent_version(org_id, agent_id, version) DEFERRABLE INITIALLY DEFERRED;
@@ -7717,6 +7784,9 @@ ALTER TABLE ONLY public.session_gates
 ALTER TABLE ONLY public.session_head
     ADD CONSTRAINT fk_session_head_chat FOREIGN KEY (org_id, chat_id) REFERENCES public.channel_chat(org_id, id);
 
+ALTER TABLE ONLY public.session_head
+    ADD CONSTRAINT fk_session_head_stream FOREIGN KEY (org_id, stream_id) REFERENCES public.notification(org_id, id);
+
 ALTER TABLE ONLY public.session_memory
     ADD CONSTRAINT fk_session_memory_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
 
@@ -7776,8 +7846,6 @@ ALTER TABLE ONLY public.team
 
 ALTER TABLE ONLY public.tool_confirmation
     ADD CONSTRAINT tool_confirmation_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
-
-ALTER TABLE public.account_link ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.agent ENABLE ROW LEVEL SECURITY;
 
@@ -7917,6 +7985,8 @@ CREATE POLICY scheduler ON public.audit_entry FOR SELECT TO cortex_scheduler USI
 
 CREATE POLICY scheduler ON public.audit_root FOR SELECT TO cortex_scheduler USING (true);
 
+CREATE POLICY scheduler ON public.channel_chat FOR SELECT TO cortex_scheduler USING (true);
+
 CREATE POLICY scheduler ON public.channel_connection FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.channel_event FOR SELECT TO cortex_scheduler USING (true);
@@ -7940,6 +8010,8 @@ CREATE POLICY scheduler ON public.request_budget FOR SELECT TO cortex_scheduler 
 CREATE POLICY scheduler ON public.resolution FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.session FOR SELECT TO cortex_scheduler USING (true);
+
+CREATE POLICY scheduler ON public.session_head FOR SELECT TO cortex_scheduler USING (true);
 
 CREATE POLICY scheduler ON public.signal FOR SELECT TO cortex_scheduler USING (true);
 
@@ -8004,8 +8076,6 @@ ALTER TABLE public.stored_result ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.team ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.team_member ENABLE ROW LEVEL SECURITY;
-
-CREATE POLICY tenant ON public.account_link USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.agent USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -8267,6 +8337,9 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
+REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
 
@@ -8297,26 +8370,6 @@ GRANT ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interv
 REVOKE ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) TO cortex_app;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
-GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_resolver;
-GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(revision) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(config) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
-
 GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(metadata) ON TABLE public.channel_mapping TO cortex_app;
@@ -8336,10 +8389,6 @@ GRANT UPDATE(mac) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(asked_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(last_used_at) ON TABLE public.channel_mapping TO cortex_app;
-
-GRANT UPDATE(vouched_by) ON TABLE public.channel_mapping TO cortex_app;
-
-GRANT UPDATE(account_proven_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
@@ -8458,6 +8507,14 @@ GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 
+GRANT SELECT(org_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(session_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(chat_id) ON TABLE public.session_head TO cortex_scheduler;
+
+GRANT SELECT(stream_id) ON TABLE public.session_head TO cortex_scheduler;
+
 GRANT SELECT,INSERT ON TABLE public.tool_call TO cortex_app;
 
 GRANT UPDATE(tool_digest) ON TABLE public.tool_call TO cortex_app;
@@ -8547,26 +8604,6 @@ GRANT UPDATE(revocation_reason) ON TABLE public.standing_approval TO cortex_app;
 GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
 
 GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
-
-GRANT SELECT,INSERT,DELETE ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(id) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(user_account_id) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(state_hash) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(answered_at) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(account_id) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(login) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(expires_at) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(created_at) ON TABLE public.account_link TO cortex_app;
-
-GRANT UPDATE(mac) ON TABLE public.account_link TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.agent_version TO cortex_app;
 
@@ -8687,11 +8724,37 @@ GRANT UPDATE(last_seen_at) ON TABLE public.browser_session TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.channel_chat TO cortex_app;
 
+GRANT SELECT(org_id) ON TABLE public.channel_chat TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.channel_chat TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.channel_chat TO cortex_scheduler;
+
 GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
 
 GRANT UPDATE(agent_id) ON TABLE public.channel_chat TO cortex_app;
 
 GRANT UPDATE(updated_at) ON TABLE public.channel_chat TO cortex_app;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(revision) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(config) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.channel_event TO cortex_app;
 GRANT DELETE ON TABLE public.channel_event TO cortex_scheduler;
@@ -8919,10 +8982,6 @@ GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
-
-GRANT SELECT,INSERT,DELETE ON TABLE public.notifier TO cortex_app;
-
-GRANT UPDATE(expires_at) ON TABLE public.notifier TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.org TO cortex_app;
 

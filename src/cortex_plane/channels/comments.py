@@ -6,6 +6,7 @@ Lines of blocks are indented, because GitLab runs a quick action that starts a l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -169,15 +170,16 @@ def verdict_comment(verdict: DeploymentVerdict, *, limit: int = 65_000, note: st
     return "\n\n".join(parts)
 
 
+@functools.lru_cache(maxsize=8)
 def reply_comments(reply: ChatReply, limit: int) -> Sequence[str]:
     """An answer of an agent, in as many comments as it needs. It is split before it becomes markup: a comment that ended within code
-    would leave the rest of that code in the next one, where it could mention people and run quick actions."""
+    would leave the rest of that code in the next one, where it could mention people and run quick actions. Kept for a while, because the comments are sent one by one."""
     comments: list[str] = []
     for part in chunks(visible_text(reply.text), limit // _GROWTH):
         name = f"**{_plain(one_line(reply.agent, 200))}:**\n\n" if not comments else ""
         text = name + "\n\n".join(map(_rendered, read_markdown(part)))
         comments.append(text if len(text) <= limit else name + code_block(part))
-    return comments
+    return tuple(comments)
 
 
 def code(text: str) -> str:

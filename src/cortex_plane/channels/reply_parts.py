@@ -1,16 +1,11 @@
-"""Replies that are longer than one message: which parts stand at the vendor already, so that a retry sends none twice."""
+"""Replies that are longer than one message: one part at a time, so that the notifier can store each before it sends the next."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from uuid import UUID
 
-from cortex_plane.notify.model.notifications import Outgoing, Sent
-
-MOST_REPLIES = 1000
-"""Of which the parts are remembered after a failure. Another process sends them anew: a part may stand there twice then."""
+from cortex_plane.notify.model.notifications import ChatReply, Outgoing, Sent
 
 SendPart = Callable[[str, str | None], Awaitable[str | None]]
 """Sends a text, or brings the message that it names up to date; returns the message."""
@@ -18,22 +13,26 @@ Part = list[str | None]
 """The message, and the digest of the text that it shows."""
 
 
-class ReplyParts:
-    def __init__(self) -> None:
-        self._unfinished: OrderedDict[UUID, list[Part]] = OrderedDict()
+def sent_parts(outgoing: Outgoing) -> list[Part]:
+    """The parts that stand at the vendor already."""
+    return [list(part) for part in outgoing.shown.get("parts", ())]
 
-    async def send(self, outgoing: Outgoing, texts: Sequence[str], send_part: SendPart) -> Sent:
-        """All parts, one message each, in order. While the agent still works, later calls bring them up to date."""
-        parts = self._unfinished.pop(outgoing.id, None) or [list(part) for part in outgoing.shown.get("parts", ())]
-        try:
-            for index, text in enumerate(texts):
-                digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-                ref, before = parts[index] if index < len(parts) else (None, None)
-                if before != digest:
-                    parts[index : index + 1] = [[await send_part(text, ref), digest]]
-        except BaseException:
-            self._unfinished[outgoing.id] = parts
-            while len(self._unfinished) > MOST_REPLIES:
-                self._unfinished.popitem(last=False)
-            raise
-        return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts})
+
+async def send_next_part(outgoing: Outgoing, texts: Sequence[str], send_part: SendPart) -> Sent:
+    """Send the first part that the vendor does not show yet, or bring it up to date. ``Sent.more`` says whether others are left. Of
+    a reply that its agent is still writing there is one part alone."""
+    content = outgoing.content
+    if isinstance(content, ChatReply) and content.is_partial:
+        texts = texts[:1]
+    parts, is_sent, more = sent_parts(outgoing), False, False
+    for index, text in enumerate(texts):
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        ref, before = parts[index] if index < len(parts) else (None, None)
+        if before == digest:
+            continue
+        if is_sent:
+            more = True
+            break
+        parts[index : index + 1] = [[await send_part(text, ref), digest]]
+        is_sent = True
+    return Sent(message_ref=parts[0][0] if parts else outgoing.earlier, shown={"parts": parts}, more=more)

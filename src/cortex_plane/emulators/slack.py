@@ -314,7 +314,7 @@ class SlackEmulator:
         return {
             "auth.test": self._auth_test, "chat.postMessage": self._post_message, "chat.update": self._update,
             "chat.postEphemeral": self._post_ephemeral, "conversations.open": self._open,
-            "conversations.history": self._history, "conversations.list": self._list_channels, "views.open": self._open_view, "users.info": self._user_info,
+            "conversations.history": self._history, "conversations.replies": self._replies, "conversations.list": self._list_channels, "views.open": self._open_view, "users.info": self._user_info,
             "apps.connections.open": self._open_socket,
         }  # fmt: skip
 
@@ -380,10 +380,20 @@ class SlackEmulator:
         channel = self._channel(str(parameters.get("channel") or ""))
         oldest, limit = float(parameters.get("oldest") or 0), int(parameters.get("limit") or 100)
         newer = [message for message in channel.messages.values() if float(message.ts) > oldest and not message.thread]
-        messages, begin = [self._message(message) for message in reversed(newer)], int(parameters.get("cursor") or 0)
-        is_more = len(messages) > begin + limit
-        answer = {"messages": messages[begin : begin + limit], "has_more": is_more, "pin_count": 0}
-        return {**answer, "response_metadata": {"next_cursor": str(begin + limit)}} if is_more else answer
+        messages = [self._message(message) for message in reversed(newer)]
+        return {**_page(messages, limit, parameters), "pin_count": 0}
+
+    def _replies(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The message that began a thread, and the replies to it, oldest first."""
+        channel, ts = self._channel(str(parameters.get("channel") or "")), str(parameters.get("ts") or "")
+        if ts not in channel.messages:
+            raise WebApiError("thread_not_found")
+        oldest, limit = float(parameters.get("oldest") or 0), int(parameters.get("limit") or 1000)
+        replies = [message for message in self._thread(channel, ts) if float(message.ts) > oldest]
+        return _page([self._message(message) for message in (channel.messages[ts], *replies)], limit, parameters)
+
+    def _thread(self, channel: _Channel, ts: str) -> list[SlackMessage]:
+        return [message for message in channel.messages.values() if message.thread == ts]
 
     def _list_channels(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if str(parameters.get("types")) != "im":
@@ -522,6 +532,10 @@ class SlackEmulator:
             fields |= {"bot_id": BOT, "app_id": APP, "team": TEAM, "blocks": message.blocks}
         if message.thread:
             fields["thread_ts"] = message.thread
+        elif replies := self._thread(self._channels[message.channel], message.ts):
+            users = list(dict.fromkeys(reply.user for reply in replies))
+            fields |= {"thread_ts": message.ts, "reply_count": len(replies), "latest_reply": replies[-1].ts,
+                       "reply_users": users, "reply_users_count": len(users)}  # fmt: skip
         if message.is_edited:
             fields["edited"] = {"user": BOT, "ts": message.ts}
         return fields
@@ -595,6 +609,13 @@ class SlackEmulator:
                     status = answer.status_code
         self.deliveries.append((kind, headers, body, status))
         return answer
+
+
+def _page(messages: Sequence[Any], limit: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    begin = int(parameters.get("cursor") or 0)
+    is_more = len(messages) > begin + limit
+    answer = {"messages": messages[begin : begin + limit], "has_more": is_more}
+    return {**answer, "response_metadata": {"next_cursor": str(begin + limit)}} if is_more else answer
 
 
 class _Flooded(Exception):

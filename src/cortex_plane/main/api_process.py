@@ -34,7 +34,7 @@ from cortex_plane.tenancy.verbs.frame import RequestRates
 from cortex_plane.tenancy.verbs.trial_connections import end_trial_connections
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
-from cortex_plane.worker.notifier import Notifier
+from cortex_plane.worker.notifier import Notifier, ReplyStreamer
 from cortex_plane.worker.scheduler import Scheduler, in_background
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ async def serve(
         stack.push_async_callback(reach.close)
         notifier = Notifier(db.own(PoolPurpose.NOTIFIER), reach.channels, reach.public_url)
         await stack.enter_async_context(in_background(notifier.run()))
+        streamer = ReplyStreamer(db.own(PoolPurpose.NOTIFIER), reach.channels)
+        await stack.enter_async_context(in_background(streamer.run()))
         inbox = ChannelInbox(db, reach.interactive, reach.public_url)
         app.state.inbound = InboundDoor(reach.interactive, inbox.wake)
         await stack.enter_async_context(in_background(inbox.run()))

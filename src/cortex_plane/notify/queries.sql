@@ -113,7 +113,8 @@ select data from channel_prompt where connection_id = $1 and chat_id = $2 and me
 -- name: get_reply
 -- Nobody hears any more what concerns a conversation that they left: the sender of the chat must still be the session's person, or the
 -- member whom its guest turned out to be.
-select a.name as agent, m.text, j.status, j.error_message,
+select a.name as agent, coalesce(m.text, w.text) as text, j.status, j.error_message, n.data ? 'stream' as is_partial,
+  n.data ->> 'ended' as ended,
   (select r.status from approval_invocation i join approval_request r on r.org_id = i.org_id and r.id = i.approval_id
    where i.org_id = n.org_id and i.job_id = j.id order by r.resolved_at desc nulls last limit 1) as decision,
   exists (select from channel_chat c
@@ -126,6 +127,13 @@ join session s on s.org_id = n.org_id and s.id = (n.data ->> 'session')::uuid
 join agent a on a.org_id = n.org_id and a.id = s.agent_id
 left join message m on m.org_id = n.org_id and m.session_id = s.id and m.seq = (n.data ->> 'seq')::bigint
 left join job j on j.org_id = n.org_id and j.id = (n.data ->> 'job')::uuid
+left join lateral (
+  select coalesce(
+    (select string_agg(c.text, '' order by c.seq) from text_chunk c
+     where c.org_id = n.org_id and c.job_id = (n.data #>> '{stream,job}')::uuid and c.step_index = (n.data #>> '{stream,step}')::integer),
+    (select d.response ->> 'text' from step d
+     where d.org_id = n.org_id and d.job_id = (n.data #>> '{stream,job}')::uuid
+       and d.step_index = (n.data #>> '{stream,step}')::integer)) as text) w on n.data ? 'stream'
 where n.id = $1
 
 
@@ -268,6 +276,13 @@ left join user_account u on u.org_id = n.org_id and u.id = n.user_account_id
 left join approval_request r on r.org_id = n.org_id and r.id = n.approval_id
 where n.id = $1 and n.taken_by = $2
 for no key update of n
+
+
+-- name: record_part
+update notification n
+set message_ref = coalesce($3, n.message_ref), shown = $4, taken_until = greatest(n.taken_until, plane_now() + $5::interval)
+where n.id = $1 and n.taken_by = $2
+returning n.id
 
 
 -- name: release_channel_events

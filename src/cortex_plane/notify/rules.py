@@ -32,6 +32,9 @@ ANY_VERSION = 2**31 - 1
 """Nothing is newer: what a message would have shown is not known."""
 OUTCOME_IS_NEWS = timedelta(hours=24)
 """How a request ended is told for so long. After that nobody waits for it."""
+BROKEN_OFF = "The agent was interrupted. It writes this answer anew when it goes on."
+"""In the place of an answer whose beginning the chat showed."""
+MOVED = "You wrote in another place meanwhile. The answer is there."
 
 
 def delay(attempts: int, chance: float, least: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
@@ -99,7 +102,12 @@ def occasion(
 
 
 def chat_reply(reply: Mapping[str, Any], thread: str | None) -> ChatReply:
-    """What the person of a conversation hears: words of their agent, or what became of its job."""
+    """What the person of a conversation hears: words of their agent, as far as it has written them, or what became of its job."""
+    if reply["is_partial"]:
+        text = f"{reply['text'].rstrip()} …" if (reply["text"] or "").strip() else BROKEN_OFF
+        return ChatReply(agent=reply["agent"], text=text, thread=thread, is_partial=True)
+    if reply["ended"] == "moved":
+        return ChatReply(agent=reply["agent"], text=MOVED, thread=thread)
     text = reply["text"] if reply["status"] is None else _job_report(reply["status"], reply["decision"])
     is_final = reply["status"] != JobStatus.WAITING_FOR_APPROVAL
     return ChatReply(agent=reply["agent"], text=text or "", thread=thread, is_final=is_final)
@@ -109,6 +117,10 @@ def _job_report(status: str, decision: str | None) -> str:
     """``decision``: on its last request, where it had one."""
     if status == JobStatus.WAITING_FOR_APPROVAL:
         return "I need an approval before I go on."
+    if status == JobStatus.CANCELLED:
+        return "The agent was stopped before it had written its answer."
+    if status == JobStatus.COMPLETED:
+        return "The agent is done and has nothing to say."
     if decision == ApprovalStatus.DENIED:
         return "The agent stopped: what it wanted to do was denied."
     if decision == ApprovalStatus.EXPIRED:

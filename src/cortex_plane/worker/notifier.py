@@ -11,7 +11,8 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -26,10 +27,11 @@ from cortex_plane.notify.model.channels import ChannelTraits
 from cortex_plane.notify.model.notifications import Outgoing, Sent, TryAgain, Undeliverable
 from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS
 from cortex_plane.notify.store import Lane
-from cortex_plane.notify.verbs import deliveries, outbox
+from cortex_plane.notify.verbs import deliveries, outbox, reply_streams
 from cortex_plane.notify.verbs.channel_port import ChannelPort
 from cortex_plane.notify.verbs.deliveries import Delivered, DeliveryRecord
 from cortex_plane.notify.verbs.outbox import Prepared
+from cortex_plane.notify.verbs.reply_streams import ReplyStream
 from cortex_plane.tenancy.model.access import Actor, scheduler_actor
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.pacing import Pacing
@@ -37,6 +39,7 @@ from cortex_plane.worker.pacing import Pacing
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.5
+STREAM_POLL_SECONDS = 0.5
 BUSY_SECONDS = 0.02
 """Between two looks while messages are sent."""
 LOOK_SHARE = 20
@@ -197,9 +200,11 @@ class Notifier:
             receipt = None
             if message.outgoing is not None:
                 try:
-                    receipt = await self._send(self._channels[message.channel_type], message.outgoing)
+                    receipt = await self._send_parts(lane, self._channels[message.channel_type], message.outgoing)
                 except (TryAgain, Undeliverable) as error:
                     return await self._record_failure(lane, ids, actor, error, message)
+                if receipt is None:
+                    return False
             # Where there is nothing to say nothing is begun: it is written down in its turn.
             following = behind if behind is not None and behind.outgoing is not None else None
             goes_on = behind is not None and not self._leaving and ticks() < ends and not self._is_paused(message)
@@ -262,6 +267,25 @@ class Notifier:
 
     def _is_paused(self, message: Prepared) -> bool:
         return message.outgoing is not None and self.pacing.is_paused(message.outgoing.target.connection_id, ticks())
+
+    async def _send_parts(self, lane: Lane, channel: ChannelPort, outgoing: Outgoing) -> Sent | None:
+        """What takes several messages is sent one by one, and each is stored before the next: whoever goes on after a crash repeats one
+        at most. None where somebody else has it now."""
+        while (receipt := await self._send(channel, outgoing)).more:
+            if not await self._record_part(lane, outgoing.id, receipt):
+                return None
+            outgoing = replace(outgoing, earlier=receipt.message_ref, shown=receipt.shown)
+        return receipt
+
+    async def _record_part(self, lane: Lane, id: UUID, receipt: Sent) -> bool:
+        until = ticks() + RECORD_SECONDS
+        while True:
+            try:
+                return await deliveries.record_part(self.db, lane, id, receipt)
+            except (CortexError, TimeoutError):
+                if ticks() > until:
+                    raise
+                await asyncio.sleep(self._poll * random.random())  # noqa: S311 -- jitter
 
     async def _send(self, channel: ChannelPort, outgoing: Outgoing) -> Sent:
         traits: ChannelTraits | None = getattr(channel, "traits", None)
@@ -330,3 +354,55 @@ async def _let_end(tasks: Sequence[asyncio.Task[None]], until: float) -> None:
         task.cancel()
     if late:
         await asyncio.wait(late)
+
+
+class ReplyStreamer:
+    """Lets people see answers grow: it looks for answers that models are writing, and makes their messages due at the pace of each channel.
+    A notifier sends them. ``run`` until cancelled; any number of them may run."""
+
+    def __init__(
+        self, db: Database, channels: Sequence[ChannelPort], *, poll_seconds: float = STREAM_POLL_SECONDS
+    ) -> None:
+        self._db, self._poll = db, poll_seconds
+        traits = {channel.channel_type: getattr(channel, "traits", ChannelTraits()) for channel in channels}
+        self._traits: Mapping[str, ChannelTraits] = {
+            kind: trait for kind, trait in traits.items() if trait.stream_seconds is not None
+        }
+        self._next: dict[UUID, float] = {}
+        """By session: when there may be something to do again."""
+
+    async def run(self) -> None:
+        if not self._traits:
+            return
+        while True:
+            try:
+                await self.turn()
+            except (CortexError, TimeoutError) as error:
+                log.warning("answers do not stream now", error=str(error))
+            except Exception:
+                log.exception("reply streamer failed")
+            await asyncio.sleep(self._poll * random.uniform(0.8, 1.2))  # noqa: S311 -- jitter
+
+    async def turn(self) -> int:
+        """One look; returns how many messages are due now."""
+        streams = await reply_streams.find_streams(self._db, list(self._traits))
+        counts = Counter(stream.connection_id for stream in streams)
+        self._next = {
+            stream.session_id: self._next[stream.session_id] for stream in streams if stream.session_id in self._next
+        }
+        due = 0
+        for stream in streams:
+            if self._next.get(stream.session_id, 0.0) <= ticks():
+                due += await self._advance(stream, counts[stream.connection_id])
+        return due
+
+    async def _advance(self, stream: ReplyStream, count: int) -> bool:
+        """``count``: of the answers that stream over its connection."""
+        traits = self._traits.get(stream.channel_type or "", ChannelTraits())
+        seconds = max(traits.stream_seconds or 0.0, count / traits.streams_per_second)
+        is_due = await reply_streams.advance_stream(
+            self._db, stream, seconds=seconds, most_characters=traits.text_limit
+        )
+        if is_due:
+            self._next[stream.session_id] = ticks() + seconds
+        return is_due

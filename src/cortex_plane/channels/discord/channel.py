@@ -16,6 +16,7 @@ from cortex_plane.channels.card_text import chunks, concerns_every_change, shows
 from cortex_plane.channels.discord import cards, interactions, messages
 from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi
 from cortex_plane.channels.discord.gateway import PAUSE_SECONDS, Gateway
+from cortex_plane.channels.reply_parts import send_next_part, sent_parts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.vendor_socket import require_websockets
 from cortex_plane.kernel.errors import InvalidInput
@@ -65,6 +66,8 @@ class DiscordChannel:
         per_second=25.0,  # a first message takes two requests, of the 50 that Discord takes
         chat_seconds=1.0,
         listens=True,
+        stream_seconds=2.0,
+        streams_per_second=10.0,
     )
     fields: Sequence[ConnectionField] = (
         ConnectionField(
@@ -250,18 +253,27 @@ class DiscordChannel:
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
         channel = outgoing.target.address.removeprefix(_SHARED)
-        refs: list[str] = list(outgoing.shown.get("messages", ()))
-        for part, text in enumerate(chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT)):
+
+        part = len(sent_parts(outgoing))
+
+        async def send_part(text: str, ref: str | None) -> str:
             message = cards.text_message(text)
             place = messages.under(reply.thread) if reply.thread and part == 0 else {}
-            if part >= len(refs):
-                refs.append(await self._post(outgoing, channel, message | place, part))
-            elif not await self._edit(outgoing.target, refs[part], message):
-                refs[part] = await self._post(outgoing, channel, message | place, part)
+            if ref is not None:
+                is_there = await self._edit(outgoing.target, ref, message)
+                return ref if is_there else await self._post(outgoing, channel, message | place, "again")
+            # The same for all versions: a part that was sent by somebody who died is found, whatever it said then.
+            sent = await self._post_once(outgoing, channel, message | place, f"{outgoing.id}.part.{part}")
+            ref = f"{channel}:{sent['id']}"
+            if str(sent.get("content", text)).strip() != text.strip():
+                await self._edit(outgoing.target, ref, message)
+            return ref
+
+        sent = await send_next_part(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
         if not reply.is_final:
             with contextlib.suppress(TryAgain, Undeliverable):  # the reply has arrived
                 await self._api.call(outgoing.target, "POST", f"/channels/{channel}/typing")
-        return Sent(message_ref=refs[0] if refs else outgoing.earlier, shown={"messages": refs})
+        return sent
 
     async def _channel(self, target: Target) -> str:
         """The channel of an address: a shared one, or the direct one with a person."""
@@ -277,12 +289,20 @@ class DiscordChannel:
             self._chats[key] = str(channel["id"])
         return self._chats[key]
 
-    async def _post(self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], part: int = 0) -> str:
-        """The same message again within some minutes is not sent twice: Discord knows it by its nonce."""
-        kind = "reply" if "message_reference" in message else "message"
-        unique = messages.nonce(f"{outgoing.id}.{outgoing.version}.{kind}.{part}")
-        sent = await self._api.call(outgoing.target, "POST", f"/channels/{channel}/messages", {**message, **unique})
+    async def _post(self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], kind: str = "") -> str:
+        kind = kind or ("reply" if "message_reference" in message else "message")
+        sent = await self._post_once(outgoing, channel, message, f"{outgoing.id}.{outgoing.version}.{kind}")
         return f"{channel}:{sent['id']}"
+
+    async def _post_once(
+        self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], key: str
+    ) -> Mapping[str, Any]:
+        """The same key again within some minutes is not sent twice: Discord knows it by its nonce, and returns the message that it has."""
+        content = {**message, **messages.nonce(key)}
+        sent: Mapping[str, Any] = await self._api.call(
+            outgoing.target, "POST", f"/channels/{channel}/messages", content
+        )
+        return sent
 
     async def _edit(self, target: Target, message_ref: str, message: Mapping[str, Any]) -> bool:
         """Whether it is still there."""

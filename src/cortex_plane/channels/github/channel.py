@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import comments, oauth
 from cortex_plane.channels.github import accounts, webhook_events
 from cortex_plane.channels.github.api import GitHubApi, app_token, expect
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
@@ -76,7 +76,7 @@ class GitHubChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient, *, redelivery_seconds: float = REDELIVERY_SECONDS) -> None:
-        self._client, self._api, self._parts = client, GitHubApi(client), ReplyParts()
+        self._client, self._api = client, GitHubApi(client)
         self._redelivery_seconds = redelivery_seconds
         self._failing_since: dict[str, datetime] = {}
         """Of webhooks that did not arrive: when GitHub first tried."""
@@ -165,7 +165,7 @@ class GitHubChannel:
         async def send_part(text: str, _: str | None) -> str:
             return await self._post(outgoing.target, repository, number, text)
 
-        return await self._parts.send(outgoing, comments.reply_comments(reply, STYLE.limit), send_part)
+        return await send_next_part(outgoing, comments.reply_comments(reply, STYLE.limit), send_part)
 
     async def identify(self, target: Target, inbound_url: str | None) -> channels.ConnectionIdentity:
         oauth.require_both(target)

@@ -18,7 +18,7 @@ from cortex_plane.channels import comments, oauth
 from cortex_plane.channels.gitlab import accounts, webhook_events
 from cortex_plane.channels.gitlab.api import GitLabApi, success
 from cortex_plane.channels.gitlab.deployments import GitLabDeployments, deployment_address
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model import channels
@@ -93,7 +93,7 @@ class GitLabChannel:
     )
 
     def __init__(self, client: VendorClient, *, poll_seconds: float = POLL_SECONDS) -> None:
-        self._client, self._api, self._parts = client, GitLabApi(client), ReplyParts()
+        self._client, self._api = client, GitLabApi(client)
         self._deployments, self._poll_seconds = GitLabDeployments(self._api), poll_seconds
 
     def concerns(self, card: Card, last: Mapping[str, Any]) -> bool:  # noqa: ARG002 -- the port's
@@ -118,7 +118,7 @@ class GitLabChannel:
         async def send_part(text: str, _: str | None) -> str:
             return await self._write(outgoing.target, place, text)
 
-        return await self._parts.send(outgoing, comments.reply_comments(outgoing.content, STYLE.limit), send_part)
+        return await send_next_part(outgoing, comments.reply_comments(outgoing.content, STYLE.limit), send_part)
 
     async def confirm_deployment(
         self, target: Target, deployment: channels.HeldDeployment

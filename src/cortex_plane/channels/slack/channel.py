@@ -14,7 +14,7 @@ from typing import Any, Final
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
 from cortex_plane.channels.markdown import visible_text
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.slack import blocks, events, history, socket_mode
 from cortex_plane.channels.slack.manifest import app_manifest, missing_scopes
 from cortex_plane.channels.slack.web_api import NO_MESSAGE_TO_EDIT, TOO_LATE, SlackAnswer, SlackApi
@@ -37,7 +37,9 @@ class SlackChannel:
     carries_credentials = False
     traits = channels.ChannelTraits(
         most_buttons=5, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.FORM,
-        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, listens=True,
+        text_limit=blocks.REPLY_LIMIT, per_second=20.0, chat_seconds=1.0, stream_seconds=2.0,
+        streams_per_second=0.6,  # of the 50 edits that Slack takes in a minute, the last one of each answer needs some
+        listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(
@@ -64,7 +66,7 @@ class SlackChannel:
     )  # fmt: skip
 
     def __init__(self, client: VendorClient) -> None:
-        self._client, self._api, self._parts = client, SlackApi(client), ReplyParts()
+        self._client, self._api = client, SlackApi(client)
         # What Slack would say again: the direct messages of a person. Forgetting it costs one call.
         self._chats: OrderedDict[tuple[Any, str], str] = OrderedDict()
 
@@ -138,7 +140,7 @@ class SlackChannel:
             return await self._post(target, target.address, {**content, **thread})
 
         texts = card_text.chunks(visible_text(reply.text), blocks.REPLY_LIMIT)
-        return await self._parts.send(outgoing, texts, send_part)
+        return await send_next_part(outgoing, texts, send_part)
 
     async def _post(self, target: Target, address: str, content: Mapping[str, Any]) -> str:
         channel = await self._chat(target, address)
@@ -218,8 +220,12 @@ class SlackChannel:
         return events.read_payload(payload)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
-        """By Socket Mode, in which Slack keeps nothing while nobody is connected: what people wrote meanwhile is read from the history. The
-        cursor is when the connection was first listened to, because what is older was written to nobody."""
+        """Socket Mode, in which Slack keeps nothing while nobody is connected, or over HTTP the history alone: events are posted then. What
+        people wrote while the plane was away is read from the history. The cursor is when somebody began to listen, because what is older
+        was written to nobody, or, over HTTP, until when all has arrived."""
+        if target.config.get("mode") == "http":
+            await history.watch(self._api, target, None if cursor is None else float(cursor), deliver)
+            return
         require_websockets("slack")
         now = time.time()
         if cursor is None:

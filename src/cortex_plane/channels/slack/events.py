@@ -94,6 +94,9 @@ def history_items(target: Target, channel: str, message: Any) -> tuple[channels.
     if not isinstance(message, dict):
         return ()
     event = {**message, "type": "message", "channel": channel, "channel_type": "im"}
+    if event.get("thread_ts") == event.get("ts"):
+        # What later began a thread stood in none when it was written.
+        event.pop("thread_ts", None)
     content = {"type": "event_callback", "team_id": target.config.get("team_id"), "event": event}
     event_id = _event_id(content)
     items = _items(target, content, event_id) if event_id else ()

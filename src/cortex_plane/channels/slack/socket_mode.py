@@ -25,7 +25,7 @@ log = structlog.get_logger()
 async def listen(client: VendorClient, api: SlackApi, target: Target, since: float | None, deliver: Deliver) -> None:
     """One connection after the other: Slack closes each after some hours, and says so before. ``since``: what people wrote after it is
     read again, beside the connection, so that nothing is missed in between."""
-    reading: asyncio.Task[None] | None = None
+    reading: asyncio.Task[bool] | None = None
     try:
         while True:
             body = (await api.open_socket(target)).require()

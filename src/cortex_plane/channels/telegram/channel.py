@@ -17,7 +17,7 @@ from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels import card_text
 from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.markdown import visible_text
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.telegram import messages, updates
 from cortex_plane.channels.telegram.bot_api import NO_MESSAGE_TO_EDIT, NOT_MODIFIED, QUERY_TOO_OLD, BotAnswer, BotApi
 from cortex_plane.channels.vendor_http import VendorClient
@@ -63,7 +63,8 @@ class TelegramChannel:
     carries_credentials = False
     traits = channels.ChannelTraits(
         most_buttons=8, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.REPLY,
-        text_limit=messages.TEXT_LIMIT, per_second=30.0, chat_seconds=1.0, listens=True,
+        text_limit=messages.TEXT_LIMIT, per_second=30.0, chat_seconds=1.0, stream_seconds=2.0, streams_per_second=10.0,
+        listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(
@@ -83,7 +84,7 @@ class TelegramChannel:
 
     def __init__(self, client: VendorClient, *, poll_seconds: int = POLL_SECONDS) -> None:
         self._client, self._polls = client, client.apart(MOST_POLLS)
-        self._parts, self._pace = ReplyParts(), ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
+        self._pace = ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
         self._api, self._poll_api, self._poll_seconds = BotApi(client), BotApi(self._polls), poll_seconds
 
     async def close(self) -> None:
@@ -144,7 +145,7 @@ class TelegramChannel:
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
         target = outgoing.target
-        if not reply.is_final:
+        if not reply.is_final and outgoing.earlier is None:
             await self._api.call(
                 target,
                 "sendChatAction",
@@ -172,7 +173,7 @@ class TelegramChannel:
             return updates.message_ref(result)
 
         texts = card_text.chunks(visible_text(reply.text), messages.TEXT_LIMIT - messages.MARGIN, messages.utf16)
-        return await self._parts.send(outgoing, texts, send_part)
+        return await send_next_part(outgoing, texts, send_part)
 
     # The connection.
 

@@ -10,7 +10,7 @@ from typing import Any
 from cortex_plane.approvals.model.approvals import ApprovalStatus
 from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.card_text import chunks, shows_whole
-from cortex_plane.channels.reply_parts import ReplyParts
+from cortex_plane.channels.reply_parts import send_next_part
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.whatsapp import cards, webhooks
 from cortex_plane.channels.whatsapp.api import API, INVALID_PARAMETER, WINDOW_CLOSED, GraphApi
@@ -95,7 +95,7 @@ class WhatsAppChannel:
 
     def __init__(self, client: VendorClient) -> None:
         self._client = client
-        self._api, self._parts = GraphApi(client), ReplyParts()
+        self._api = GraphApi(client)
         self._pace = ActivityPace(chat_seconds=_TYPING_SECONDS, per_second=_TYPING_PER_SECOND)
 
     async def close(self) -> None:
@@ -228,7 +228,7 @@ class WhatsAppChannel:
         async def send_part(text: str, _: str | None) -> str:
             return await self._api.send(outgoing.target, outgoing.target.address, cards.text_message(text))
 
-        return await self._parts.send(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
+        return await send_next_part(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
 
 
 def _shown(card: Card, form: str) -> dict[str, Any]:

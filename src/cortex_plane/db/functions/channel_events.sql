@@ -105,7 +105,9 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket', 'gateway') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'gateway', 'http') and c.disabled_at is null and c.channel_type = any (p_channels)
+      -- Over HTTP Discord posts all that it has; of Slack the history is read besides.
+      and (c.channel_type, c.config ->> 'mode') is distinct from ('discord', 'http')
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop
@@ -178,10 +180,25 @@ begin
 end
 $$;
 
--- What an agent says to the person of its session, or what is to be said about it, goes to the chat from which they wrote last.
+-- What an agent says to the person of its session, or what is to be said about it, goes to the chat from which they wrote last. Where a
+-- message there shows the beginning of it, that message becomes the whole.
 create or replace function push_reply(p_org uuid, p_session uuid, p_chat uuid, p_data jsonb, p_at timestamptz) returns void
   language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_stream uuid;
 begin
+  select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
+  if the_stream is not null then
+    update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+    if exists (
+      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
+      where n.org_id = p_org and n.id = the_stream and n.data ->> 'chat' = c.id::text
+        and n.data ->> 'thread' is not distinct from c.thread) then
+      perform end_stream(p_org, the_stream, p_data, p_at);
+      return;
+    end if;
+    perform end_stream(p_org, the_stream, '{"ended": "moved"}', p_at);
+  end if;
   insert into notification (org_id, id, kind, connection_id, channel_type, user_account_id, address, data, next_attempt_at, created_at)
   select p_org, new_id(), 'reply', c.connection_id, n.channel_type, s.user_account_id, c.chat_id,
     jsonb_build_object('chat', c.id, 'session', p_session, 'thread', c.thread) || p_data, p_at, p_at

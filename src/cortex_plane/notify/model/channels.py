@@ -49,6 +49,10 @@ class ChannelTraits:
     """Messages a second over one connection."""
     chat_seconds: float = 0.0
     """Between two messages to one chat."""
+    stream_seconds: float | None = None
+    """Between two edits of an answer that its agent is still writing; None where an answer is sent once it is whole."""
+    streams_per_second: float = 10.0
+    """Such edits a second over one connection: the more chats share them, the slower each is."""
     listens: bool = False
     """It can fetch what people send, by polls or a socket, without a public address of the plane."""
 

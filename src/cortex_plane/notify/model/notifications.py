@@ -216,6 +216,8 @@ class ChatReply:
     thread: str | None = None
     is_final: bool = True
     """False while the agent is still working: a channel may show that it is typing."""
+    is_partial: bool = False
+    """The agent is still writing it: a channel shows the first message of it, and the whole later in its place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,6 +274,8 @@ class Outgoing:
 class Sent:
     message_ref: str | None = None
     shown: Mapping[str, Any] = field(default_factory=dict)
+    more: bool = False
+    """Parts of it are left: it is sent again, with this receipt, once the receipt is stored."""
 
 
 class TryAgain(CortexError):

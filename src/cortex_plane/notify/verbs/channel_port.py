@@ -25,7 +25,8 @@ class ChannelPort(Protocol):
         ...
 
     async def send(self, outgoing: Outgoing) -> Sent:
-        """Deliver it, or bring the earlier message up to date. Raises ``TryAgain`` or ``Undeliverable``."""
+        """Deliver it, or bring the earlier message up to date; of what takes several messages, the next one. Raises ``TryAgain`` or
+        ``Undeliverable``."""
         ...
 
 

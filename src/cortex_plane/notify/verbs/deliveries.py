@@ -78,6 +78,13 @@ def _row(actor: Actor, delivered: Delivered) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+async def record_part(db: Database, lane: Lane, id: UUID, receipt: Sent) -> bool:
+    """Store which parts of a message its person has, and take the time for the next one. False where somebody else took it over."""
+    async with db.transaction(lane.org_id) as tx:
+        arguments = (id, lane.claim, receipt.message_ref, dict(receipt.shown), LEASE)
+        return await tx.value(queries.record_part, *arguments) is not None
+
+
 async def record_failed(
     db: Database,
     actor: Actor,

@@ -181,8 +181,11 @@ async def _prepare(
     return _prepared(row, outgoing, state)
 
 
-async def _reply(tx: Transaction, row: Row) -> ChatReply:
+async def _reply(tx: Transaction, row: Row) -> ChatReply | None:
     reply = require_found(await tx.row(notify_store.queries.get_reply, row["id"]), "session")
+    if reply["ended"] is not None and row["tried_at"] is None:
+        # The chat shows no beginning of an answer, so nobody is told that it does not go on.
+        return None
     if not reply["reachable"]:
         raise _not_theirs()
     return delivery_rules.chat_reply(reply, row["data"].get("thread"))
