@@ -457,6 +457,8 @@ REQUIREMENTS = [
        " nothing lost, for every way to settle."),
     _R("D.283", "The job page, the card and the command line show calls of agents that run elsewhere."),
     _R("D.284", "Service keys ask and decide nothing; input of calls elsewhere is bounded; sessions of other kinds and orgs are apart."),
+    _R("D.930", "An external session is found or opened by an outside id: one for its agent and the identity that opened it, however many ask"
+       " at once; one that ended is not found, and nobody gets the session of another."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

@@ -28,10 +28,14 @@ class Sessions(Noun):
         *,
         title: str | None = None,
         context: dict[str, Any] | None = None,
+        outside_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExternalSession:
-        """For an agent that runs here: it asks with `authorize` before it acts."""
-        draft = model.SessionDraft(agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {})
+        """For an agent that runs here: it asks with `authorize` before it acts. ``outside_id``: what its own world calls the session; where
+        you have that one open, it is found."""
+        draft = model.SessionDraft(
+            agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {}, outside_id=outside_id
+        )
         return ExternalSession(await self.create(draft, idempotency_key=idempotency_key), Calls(self._plane))
 
     async def get(self, id: UUID) -> model.Session:
@@ -44,8 +48,10 @@ class Sessions(Noun):
         status: model.SessionStatus | None = None,
         agent: str | None = None,
         member_id: UUID | None = None,
+        outside_id: str | None = None,
     ) -> AsyncIterator[model.Session]:
-        return self._plane.pages(routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id)
+        filters = {"status": status, "agent": agent, "member_id": member_id, "outside_id": outside_id}
+        return self._plane.pages(routes.LIST_SESSIONS, limit=limit, **filters)
 
     async def update(self, id: UUID, change: model.SessionChange, *, revision: int | None = None) -> model.Session:
         return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)

@@ -115,9 +115,10 @@ async def list_sessions(
     status: SessionStatus | None = None,
     agent: str | None = None,
     member_id: UUID | None = None,
+    outside_id: str | None = None,
 ) -> Page[Session]:
     agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-    filters = (actor.sees, member_id, status, agent_id)
+    filters = (actor.sees, member_id, status, agent_id, outside_id)
     return page(Session, await tx.rows(queries.list_sessions, *after(position), limit + 1, *filters), limit)
 
 
