@@ -459,6 +459,10 @@ REQUIREMENTS = [
     _R("D.284", "Service keys ask and decide nothing; input of calls elsewhere is bounded; sessions of other kinds and orgs are apart."),
     _R("D.930", "An external session is found or opened by an outside id: one for its agent and the identity that opened it, however many ask"
        " at once; one that ended is not found, and nobody gets the session of another."),
+    _R("D.931", "A call elsewhere that is parked because what it called waits is no doubt: its key begins it again under the approval that it"
+       " had, as long as that lasts, and policies are asked each time."),
+    _R("D.932", "A call under a new key that another process began in this session, and of which nobody knows what became, is that call,"
+       " also after it is settled; equal calls of one process both run."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

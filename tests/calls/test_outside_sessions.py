@@ -62,7 +62,9 @@ async def test_all_who_open_it_at_once_get_one_session(
         # Whoever looks finds none; whoever inserts waits.
         await admin.execute("lock table session in share mode")
         openers = [asyncio.create_task(opened(http, world.service)) for _ in range(4)]
-        while await lock_waiters(admin, "insert into session ") < len(openers):
+        while True:
+            if await lock_waiters(admin, "insert into session ") == len(openers):
+                break
             await asyncio.sleep(0)
     sessions = await asyncio.gather(*openers)
     assert len({session["id"] for session in sessions}) == 1

@@ -77,6 +77,9 @@ class CallDraft:
     """Begin at once where that is allowed: the answer is then that of the intent too."""
     sender: Sender | None = None
     """A random name of this one try. Whoever repeats a request with it gets the same answer again."""
+    runner: Sender | None = None
+    """A random name of the process that runs the tool. Where another process began the same call in this session and nobody knows what
+    became of it, the answer is that call, whatever the key: a model that is asked again gives its call a new id."""
     says: Note | None = None
     """What the agent says about it, for whoever decides."""
     callback: Name | None = None
@@ -111,6 +114,8 @@ class IntentDraft:
     input_hash: Digest
     """Of the arguments that it is about to run: those that were approved, edits included."""
     sender: Sender | None = None
+    runner: Sender | None = None
+    """As in the call."""
     did_not_happen: bool = False
     """It looked (`on_uncertain: probe`): the attempt before took no effect and never will."""
     renew: bool = False
@@ -125,6 +130,8 @@ class OutcomeStatus(StrEnum):
     """It failed, and nothing happened."""
     UNKNOWN = "unknown"
     """It may have happened."""
+    PARKED = "parked"
+    """It did not act: what it called itself waits, such as a subagent for a person. Under its key it may begin again."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -281,6 +288,7 @@ class RequestedCall:
         return replace(self, risk=highest_risk(self.risk, known))
 
 
+PARKED = "What it called waits: ask again with the same key once that is decided."
 _BEFORE_IT_BEGAN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED})
 
 
@@ -306,6 +314,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         if call.dispatch_before is None or call.now >= call.dispatch_before:
             return Next.BEGIN, "Its time to begin is over: if you began nothing, begin again with `renew`."
         return Next.RUN, None
+    if status is CallStatus.PARKED:
+        return Next.BEGIN, PARKED
     if status in _BEFORE_IT_BEGAN:
         return Next.BEGIN, None
     if status is CallStatus.INTENDED and call.settle_after is not None and call.now < call.settle_after:

@@ -198,14 +198,16 @@ def tool_digest(draft: CallDraft) -> str:
 
 async def call_context(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
-    *, asked_by: UUID | None = None, acts: bool = False,
+    *, asked_by: UUID | None = None, acts: bool = False, runner: str | None = None, request_hash: bytes | None = None,
 ) -> CallContext:  # fmt: skip
     """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
-    keeps the actor out."""
+    keeps the actor out. ``runner``, ``request_hash``: of a request that is an earlier call where nobody knows what became of that one."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
         sees = call_sight(actor)
-        context = await calls_store.call_context(db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as)
+        context = await calls_store.call_context(
+            db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as, runner, request_hash
+        )
     except LookupError as error:
         raise not_external() from error
     return replace(require_found(context, "session"), askers=sorted({actor.identity, asked_by or actor.identity}))
