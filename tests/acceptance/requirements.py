@@ -463,6 +463,8 @@ REQUIREMENTS = [
        " had, as long as that lasts, and policies are asked each time."),
     _R("D.932", "A call under a new key that another process began in this session, and of which nobody knows what became, is that call,"
        " also after it is settled; equal calls of one process both run."),
+    _R("D.933", "Names of foreign tools are mapped to names of the plane, the same every time; two that would share one in a declaration are"
+       " refused by both names."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),
