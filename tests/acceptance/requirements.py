@@ -465,6 +465,7 @@ REQUIREMENTS = [
        " also after it is settled; equal calls of one process both run."),
     _R("D.933", "Names of foreign tools are mapped to names of the plane, the same every time; two that would share one in a declaration are"
        " refused by both names."),
+    _R("D.934", "What models took elsewhere is reported once, counted by day, agent, job and model, and spends no budget of the plane's workers."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

@@ -9,6 +9,7 @@ import asyncpg
 import httpx
 import pytest
 
+from cortex_plane.jobs import store as jobs_store
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import Person, World, with_key
 from tests.fixtures.waits import lock_waiters
@@ -82,6 +83,36 @@ async def test_another_identity_gets_a_session_of_its_own(http: httpx.AsyncClien
     again = await with_key(world.db, world.org_id, pat.member_id, "another key")
     assert (await opened(http, again))["id"] == theirs["id"]
     assert (await opened(http, await world.service_with(Role.MEMBER)))["id"] not in (mine["id"], theirs["id"])
+
+
+@pytest.mark.proves("D.934")
+async def test_what_models_took_elsewhere_is_counted_and_spends_no_budget(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    session = await opened(http, world.service)
+    (job,) = (await http.get("/v1/jobs", params={"session_id": session["id"]}, headers=world.admin.headers)).json()[
+        "items"
+    ]
+    body = {"model": "anthropic:claude-sonnet-4-5", "prompt_tokens": 1000, "completion_tokens": 20, "cost_micros": 7}
+    path = f"/v1/sessions/{session['id']}/usage"
+    for _ in range(2):
+        headers = {**world.service.headers, "Idempotency-Key": "turn-1"}
+        answer = await http.post(path, json=body, headers=headers)
+        assert (answer.status_code, answer.json()["calls"], answer.json()["prompt_tokens"]) == (201, 1, 1000)
+    await http.post(path, json=body | {"cost_micros": None}, headers=world.service.headers)
+    for query in ({"by": "agent"}, {"by": "model"}, {"by": "job", "job_id": job["id"]}):
+        (row,) = (await http.get("/v1/usage", params=query, headers=world.admin.headers)).json()["items"]
+        assert (row["calls"], row["completion_tokens"], row["cost_micros"], row["unpriced_calls"]) == (2, 40, 7, 1)
+    async with world.db.transaction(world.org_id) as tx:
+        spent = await tx.row(jobs_store.queries.spent_today, world.agent.id)
+    assert spent is not None
+    assert spent["tokens"] == 0
+    pat = await world.person(Role.MEMBER)
+    assert (await http.post(path, json=body, headers=pat.headers)).status_code == 404
+    assert (await http.post(path, json=body | {"prompt_tokens": -1}, headers=world.service.headers)).status_code == 422
+    plain = await http.post("/v1/sessions", json={"agent": "deployer"}, headers=world.service.headers)
+    refused = await http.post(f"/v1/sessions/{plain.json()['id']}/usage", json=body, headers=world.service.headers)
+    assert refused.json()["code"] == "not_external"
 
 
 @pytest.mark.parametrize(

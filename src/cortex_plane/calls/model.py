@@ -154,6 +154,27 @@ class Ending:
     error: Note | None = None
 
 
+Tokens = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ReportedUsage:
+    """What one answer of a model took, as the agent's framework tells it."""
+
+    model: Annotated[
+        Name, Field(description="The model, with its provider where that is known: `anthropic:claude-sonnet-4-5`.")
+    ]
+    prompt_tokens: Tokens
+    """Those of the cache included."""
+    completion_tokens: Tokens
+    cache_read_tokens: Tokens = 0
+    cache_write_tokens: Tokens = 0
+    cost_micros: Annotated[int, Field(strict=True, ge=0, le=1_000_000_000_000)] | None = None
+    """Millionths of a US dollar, where the framework knows the price."""
+    seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
+    """How long the model took."""
+
+
 class Next(StrEnum):
     """What the agent does now."""
 

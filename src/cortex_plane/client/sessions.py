@@ -13,6 +13,7 @@ from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import HOLD_SECONDS, Pause, Resumption, SessionReceipt
+from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model import sessions as model
 from cortex_plane.sessions.model.events import Event
@@ -199,6 +200,12 @@ class ExternalSession:
     @property
     def _resolutions(self) -> Resolutions:
         return Resolutions(self._calls._plane)
+
+    async def report_usage(self, usage: calls.ReportedUsage, *, idempotency_key: str | None = None) -> UsageTotals:
+        """What one answer of a model took here; the answer is what the session took so far."""
+        return await self._calls._plane.call(
+            call_routes.REPORT_USAGE, self.id, body=usage, idempotency_key=idempotency_key
+        )
 
     async def complete(self, result: dict[str, Any] | None = None) -> model.Session:
         return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=calls.Ending(result=result))
