@@ -466,6 +466,9 @@ REQUIREMENTS = [
     _R("D.933", "Names of foreign tools are mapped to names of the plane, the same every time; two that would share one in a declaration are"
        " refused by both names."),
     _R("D.934", "What models took elsewhere is reported once, counted by day, agent, job and model, and spends no budget of the plane's workers."),
+    _R("D.935", "Adapters ask by session and call id, async or sync: run, wait, stop, use or doubt; the answer holds after any restart."),
+    _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
+       " for a plane that does not answer, and the log says so each time."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

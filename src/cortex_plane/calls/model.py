@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -53,7 +54,16 @@ ToolName = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterV
 Digest = Annotated[str, StringConstraints(pattern=r"^[a-f0-9]{64}$")]
 Sender = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_PRINTABLE)]
 Schema = Annotated[JsonObject, AfterValidator(_usable)]
-CallKey = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+MAX_KEY = 255
+CallKey = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=_PRINTABLE)]
+
+
+def call_key(outside_id: str, tool_call_id: str) -> str:
+    """The key of a call that a framework names within a thread, a conversation or a run: the same in every process and after every
+    pause. What cannot be a key stands there as its SHA-256."""
+    key = f"{outside_id}:{tool_call_id}"
+    is_plain = len(key) <= MAX_KEY and all("!" <= character <= "~" for character in key)
+    return key if is_plain else f"sha256:{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ class Client:
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
     @cached_property
-    def _lines(self) -> Lines:
+    def lines(self) -> Lines:
         from cortex_plane.client.guarding import Lines
 
         return Lines(self._address)
@@ -161,7 +161,7 @@ class Client:
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
             answers=answers or {}, on_gate=on_gate, report=report,
         )  # fmt: skip
-        return guard(self._lines, options)
+        return guard(self.lines, options)
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
@@ -170,8 +170,8 @@ class Client:
         return await self.transport.call(GET_ME)
 
     async def close(self) -> None:
-        if "_lines" in self.__dict__:
-            await self._lines.aclose()
+        if "lines" in self.__dict__:
+            await self.lines.aclose()
         await self.transport.close()
 
     async def __aenter__(self) -> Self:
