@@ -469,6 +469,7 @@ REQUIREMENTS = [
     _R("D.935", "Adapters ask by session and call id, async or sync: run, wait, stop, use or doubt; the answer holds after any restart."),
     _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
        " for a plane that does not answer, and the log says so each time."),
+    _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),
