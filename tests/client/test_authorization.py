@@ -15,7 +15,7 @@ from cortex_plane import Client
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.calls.model import ReportedUsage, call_key
-from cortex_plane.client.authorization import Advice, Answer, PlaneCalls, ToolDeclaration
+from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.dialogue import ApprovalPending
 from tests.client.test_guard import decide_soon, ledger
 from tests.conftest import Urls
@@ -28,7 +28,7 @@ policies:
   - {name: ask, target: "inner.*", effect: requires_approval}
   - {name: rest, target: "*", effect: allow}
 """
-REFUND = ToolDeclaration(parameters=SCHEMA, timeout=60)
+REFUND = ToolOptions(parameters=SCHEMA, timeout=60)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def calls_of(plane: Client, session: str = "thread 1", **more: Any) -> PlaneCall
 async def test_a_call_waits_runs_once_as_approved_and_is_used_afterwards(
     server: Apart, careful: Client, strict: World, face: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def ask(key: str, tool: ToolDeclaration = REFUND) -> Answer:
+    async def ask(key: str, tool: ToolOptions = REFUND) -> PlaneAnswer:
         # As after a restart: nothing of an earlier question is known.
         async with Client(server.url, strict.service.secret) as client:
             calls = calls_of(client)
@@ -84,7 +84,7 @@ async def test_a_call_waits_runs_once_as_approved_and_is_used_afterwards(
     used = await ask("call 1")
     assert (used.next, used.result) == (Advice.USE, {"id": "r-1"})
     with caplog.at_level(logging.WARNING, "cortex_plane"):
-        waiting = asyncio.create_task(ask("call 2", ToolDeclaration(parameters=SCHEMA, timeout=60, wait=30)))
+        waiting = asyncio.create_task(ask("call 2", ToolOptions(parameters=SCHEMA, timeout=60, wait=30)))
         await decide_soon(strict, Choice.DENIED, reason="no more today")
         denied = await waiting
     assert denied.next is Advice.STOP
@@ -203,7 +203,7 @@ async def test_whatever_goes_wrong_nothing_runs(response: Any, words: str) -> No
 
 @pytest.mark.proves("D.936")
 async def test_a_tool_may_run_without_the_plane_where_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    tool = ToolDeclaration(when_unreachable="run")
+    tool = ToolOptions(when_unreachable="run")
     down = httpx.ConnectError("refused")
     async with Client("http://plane", "key", transport=answers(down, down)) as client:
         calls = calls_of(client, patience=0)

@@ -57,7 +57,7 @@ class Advice(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class PlaneAnswer:
     """What the plane says about one call."""
 
     next: Advice
@@ -95,7 +95,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolDeclaration:
+class ToolOptions:
     """What an adapter says of one tool."""
 
     read_only: bool = False
@@ -111,7 +111,7 @@ class ToolDeclaration:
     """`run`: where the plane does not answer, the tool runs unguarded, and the log says so each time."""
 
 
-PLAIN = ToolDeclaration()
+PLAIN = ToolOptions()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -150,9 +150,9 @@ class _Dialogues:
         self._answers, self._patience, self._runner = answers, patience, runner
 
     def authorize(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolDeclaration, says: str | None
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
     ) -> dialogues.Dialogue:
-        refuse = functools.partial(Answer, tool=name, arguments=dict(arguments))
+        refuse = functools.partial(PlaneAnswer, tool=name, arguments=dict(arguments))
         try:
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
@@ -174,7 +174,7 @@ class _Dialogues:
             return refuse(next=Advice.STOP, reason=f"{UNREADABLE} ({type(error).__name__})")
 
     def _ask(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolDeclaration, says: str | None
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
     ) -> dialogues.Dialogue:
         exact = canonical(dict(arguments))
         check_json(orjson.loads(exact), name, MAX_OBJECT_BYTES)
@@ -208,7 +208,7 @@ class _Dialogues:
             plane_url=self.lines.url,
         )
 
-    def report(self, answer: Answer, outcome: dict[str, Any]) -> dialogues.Dialogue:
+    def report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> dialogues.Dialogue:
         if answer.call_id is not None and answer.next is Advice.RUN:
             call = {"id": answer.call_id, "attempt": answer.attempt, "tool": answer.tool}
             yield from self._invocation({}, 0).report(call, outcome)
@@ -225,9 +225,9 @@ class _Dialogues:
             dialogues.log.warning("what a model took could not be reported: %s", error)
 
 
-def _answer_of(call: dict[str, Any], url: str) -> Answer:
+def _answer_of(call: dict[str, Any], url: str) -> PlaneAnswer:
     answer = functools.partial(
-        Answer, tool=call["tool"], arguments=dict(call["arguments"]), edited=call["edited"], call_id=call["id"], attempt=call["attempt"],
+        PlaneAnswer, tool=call["tool"], arguments=dict(call["arguments"]), edited=call["edited"], call_id=call["id"], attempt=call["attempt"],
         approval_id=call["approval_id"], deadline=call["deadline"], link=dialogues.approval_link(url, call["approval_id"]),
     )  # fmt: skip
     reason = call["reason"]
@@ -273,35 +273,29 @@ class PlaneCalls:
         self.sync = SyncPlaneCalls(self._dialogues)
 
     async def authorize(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        key: str,
-        tool: ToolDeclaration = PLAIN,
-        *,
-        says: str | None = None,
-    ) -> Answer:
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
+    ) -> PlaneAnswer:
         """May it run now? ``key`` is the framework's id of the call: asked again with it, it never runs twice. Raises nothing."""
-        answer: Answer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
+        answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
         return answer
 
-    async def completed(self, answer: Answer, result: Any) -> None:
+    async def completed(self, answer: PlaneAnswer, result: Any) -> None:
         """It ran, and returned this."""
         await self._report(answer, dialogues.returned(result, answer.tool))
 
-    async def failed(self, answer: Answer, error: BaseException | str) -> None:
+    async def failed(self, answer: PlaneAnswer, error: BaseException | str) -> None:
         """It failed, and nothing happened."""
         await self._report(answer, {"status": "failed", "error": dialogues.described(error)})
 
-    async def unknown(self, answer: Answer, error: BaseException | str) -> None:
+    async def unknown(self, answer: PlaneAnswer, error: BaseException | str) -> None:
         """It may have happened."""
         await self._report(answer, {"status": "unknown", "error": dialogues.described(error)})
 
-    async def parked(self, answer: Answer, reason: str | None = None) -> None:
+    async def parked(self, answer: PlaneAnswer, reason: str | None = None) -> None:
         """It did nothing, because what it called itself waits. With the same key it begins again."""
         await self._report(answer, {"status": "parked"} | ({"error": reason} if reason else {}))
 
-    async def raised(self, answer: Answer, error: BaseException) -> None:
+    async def raised(self, answer: PlaneAnswer, error: BaseException) -> None:
         """It raised this: `ToolError` says that nothing happened, `ApprovalPending` that what it called waits, all else nothing."""
         await self._report(answer, dialogues.raised(error))
 
@@ -309,7 +303,7 @@ class PlaneCalls:
         """What one answer of a model took; the same ``key`` is counted once."""
         await self._drive(self._dialogues.report_usage(usage, key))
 
-    async def _report(self, answer: Answer, outcome: dict[str, Any]) -> None:
+    async def _report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> None:
         await self._drive(self._dialogues.report(answer, outcome))
 
     async def _drive(self, dialogue: dialogues.Dialogue) -> Any:
@@ -342,36 +336,30 @@ class SyncPlaneCalls:
         self._dialogues = own
 
     def authorize(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        key: str,
-        tool: ToolDeclaration = PLAIN,
-        *,
-        says: str | None = None,
-    ) -> Answer:
-        answer: Answer = self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
+    ) -> PlaneAnswer:
+        answer: PlaneAnswer = self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
         return answer
 
-    def completed(self, answer: Answer, result: Any) -> None:
+    def completed(self, answer: PlaneAnswer, result: Any) -> None:
         self._report(answer, dialogues.returned(result, answer.tool))
 
-    def failed(self, answer: Answer, error: BaseException | str) -> None:
+    def failed(self, answer: PlaneAnswer, error: BaseException | str) -> None:
         self._report(answer, {"status": "failed", "error": dialogues.described(error)})
 
-    def unknown(self, answer: Answer, error: BaseException | str) -> None:
+    def unknown(self, answer: PlaneAnswer, error: BaseException | str) -> None:
         self._report(answer, {"status": "unknown", "error": dialogues.described(error)})
 
-    def parked(self, answer: Answer, reason: str | None = None) -> None:
+    def parked(self, answer: PlaneAnswer, reason: str | None = None) -> None:
         self._report(answer, {"status": "parked"} | ({"error": reason} if reason else {}))
 
-    def raised(self, answer: Answer, error: BaseException) -> None:
+    def raised(self, answer: PlaneAnswer, error: BaseException) -> None:
         self._report(answer, dialogues.raised(error))
 
     def report_usage(self, usage: ReportedUsage, *, key: str | None = None) -> None:
         self._drive(self._dialogues.report_usage(usage, key))
 
-    def _report(self, answer: Answer, outcome: dict[str, Any]) -> None:
+    def _report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> None:
         self._drive(self._dialogues.report(answer, outcome))
 
     def _drive(self, dialogue: dialogues.Dialogue) -> Any:

@@ -44,8 +44,8 @@ limit $3
 
 
 -- name: find_outside_session
--- The open session that an identity opened with an agent under this outside id, with where its job stands.
-select s.id, j.status as job_status
+-- The open session that an identity opened with an agent under this outside id, and whether its job is over.
+select s.id, j.status in ('COMPLETED', 'FAILED', 'CANCELLED') as is_over
 from session s
 left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
 where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.status <> 'TERMINATED'

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from cortex_plane.agents import store as agents_store
 from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import TERMINAL as JOB_ENDS
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
@@ -19,7 +17,7 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
-from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, require_api
+from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
@@ -70,18 +68,16 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
 
 async def _find_outside(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> UUID | None:
     """The actor's open session with this outside id. One whose job is over ends here: a new one takes its place."""
-    agent = require_found(await agents_store.get_agent(tx, agent_ref), "agent")
-    require_api(agent)
-    row = await tx.row(sessions_store.queries.find_outside_session, agent.id, actor.identity, outside_id)
+    row = await find_outside_session(tx, actor, agent_ref, outside_id)
     if row is None:
         return None
     id: UUID = row["id"]
-    if row["job_status"] not in JOB_ENDS:
+    if not row["is_over"]:
         await agents.require_atlas_access(tx, actor, id)
         return id
     locked = await sessions_store.lock_session(tx, id, None)
     if locked is not None and locked["status"] != SessionStatus.TERMINATED:
-        await _end(tx, actor, id, f"its job is {row['job_status']}", None)
+        await _end(tx, actor, id, "its job is over", None)
     return None
 
 
