@@ -39,15 +39,13 @@ async def main() -> None:
     command = (sys.executable, "-m", "cortex_plane", "worker", "--app", "examples.hello:app")
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
     try:
-        async with Client.here() as plane:
+        async with Client() as plane:
             await plane.agents.create(AGENT, idempotency_key="hello-agent")
             job = await plane.jobs.submit(JobDraft(agent="hello", payload={"text": "Ship 2.4"}))
-            while not job.finished_at:
-                await asyncio.sleep(0.1)
-                async for card in plane.approvals.pending(job.id):
-                    yes = await asyncio.to_thread(input, f"{card.tool_name} {card.arguments}? [y/n] ") == "y"
-                    await (plane.approvals.approve if yes else plane.approvals.deny)(card)
-                job = await plane.jobs.get(job.id)
+            async for card in plane.approvals.watch(job.id):
+                yes = await asyncio.to_thread(input, f"{card.tool_name} {card.arguments}? [y/n] ") == "y"
+                await (plane.approvals.approve if yes else plane.approvals.deny)(card)
+            job = await plane.jobs.wait(job.id)
             async for step in plane.jobs.steps(job.id):
                 print(step.text, [(call.tool_name, call.result) for call in step.calls])
             print(job.status, "· audit whole:", (await plane.audit.verify()).faults == [])

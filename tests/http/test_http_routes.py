@@ -478,11 +478,12 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/sessions",
             body={
                 "agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}, "atlases": [s.atlas],
+                "outside_id": "thread-7",
             },
         ),
         Example(
             "GET /v1/sessions",
-            query={**limit, "status": "ACTIVE", "agent": s.agent, "member_id": s.member},
+            query={**limit, "status": "ACTIVE", "agent": s.agent, "member_id": s.member, "outside_id": "thread-7"},
         ),
         Example("GET /v1/sessions/{session_id}", session),
         Example(
@@ -496,7 +497,7 @@ def examples(s: Stage) -> list[Example]:
             {"session_id": s.elsewhere},
             body={
                 "tool": "ship.later", "arguments": {"version": "2"}, "risk": "low", "timeout_seconds": 5.0,
-                "on_uncertain": "fail", "dispatch": False, "sender": "try-1", "says": "Now?",
+                "on_uncertain": "fail", "dispatch": False, "sender": "try-1", "runner": "p1", "says": "Now?",
                 "parameters": {"type": "object"}, "read_only": False, "key": "stage-1",
                 "callback": s.hook,
             },
@@ -511,7 +512,7 @@ def examples(s: Stage) -> list[Example]:
         Example(
             "POST /v1/calls/{call_id}/intent",
             {"call_id": s.elsewhere_call},
-            body={"input_hash": SHIP_HASH, "sender": "stage", "did_not_happen": False, "renew": False},
+            body={"input_hash": SHIP_HASH, "sender": "stage", "runner": "p1", "did_not_happen": False, "renew": False},
         ),
         Example(
             "POST /v1/calls/{call_id}/outcome",
@@ -533,7 +534,7 @@ def examples(s: Stage) -> list[Example]:
             {"resolution_id": s.resolution},
             body={
                 "tool": "ship.now", "arguments": {"version": "1"}, "risk": "low", "timeout_seconds": 5.0,
-                "on_uncertain": "fail", "dispatch": True, "sender": "stage", "says": "Now?",
+                "on_uncertain": "fail", "dispatch": True, "sender": "stage", "runner": "p1", "says": "Now?",
                 "parameters": {"type": "object"}, "read_only": False, "key": "stage-2", "callback": s.hook,
             },
         ),
@@ -556,6 +557,10 @@ def examples(s: Stage) -> list[Example]:
             {"session_id": s.elsewhere},
             body={"result": {"n": 1}, "error": None},
         ),
+        Example("POST /v1/sessions/{session_id}/usage", {"session_id": s.elsewhere}, body={
+            "model": "anthropic:claude-sonnet-4-5", "prompt_tokens": 9, "completion_tokens": 2, "cache_read_tokens": 1, "cache_write_tokens": 1,
+            "cost_micros": 3, "seconds": 0.5,
+        }),
         Example("POST /v1/sessions/{session_id}/fail", {"session_id": s.elsewhere_ending}, body={"error": "gone", "result": None}),
         Example("GET /v1/sessions/{session_id}/events", session, {**limit, "after": "1"}),
         Example("POST /v1/sessions/{session_id}/pause", session, body={

@@ -953,7 +953,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
+    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid, runner text, request_hash text);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -963,6 +963,11 @@ begin
   if not fresh then
     return next;
     return;
+  end if;
+  if declared.runner is not null and (
+      joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null
+      or doubted_call(p_org, p_job, declared.asker, declared.runner, decode(declared.request_hash, 'hex')) is not null) then
+    perform call_changed();
   end if;
   perform require_open(the_job);
   perform require_policies(p_org, declared.policies);
@@ -986,11 +991,12 @@ begin
     p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at,
+    runner, request_hash)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
     declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at);
+    declared.callback_id, at, declared.runner, decode(declared.request_hash, 'hex'));
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
@@ -1173,7 +1179,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid, p_runner text, p_request_hash bytea) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, joined uuid, doubted uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1191,6 +1197,10 @@ begin
       (select x.call_id from external_call x
         where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
           and x.key = p_key),
+      case when p_runner is not null then
+        joined_call(p_org, s.agent_id, coalesce(s.user_account_id, s.opened_by), p_key, p_request_hash) end,
+      case when p_runner is not null then
+        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.turned_down),
@@ -1227,7 +1237,7 @@ begin
   perform lock_approvals(p_org, p_jobs, null);
   at := plane_now();
   update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
-  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved');
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved', 'parked');
   return query
     with ended as (
       update approval_request r
@@ -1893,8 +1903,11 @@ CREATE TABLE public.session (
     held_by text[] DEFAULT '{}'::text[] NOT NULL,
     paused_at timestamp with time zone,
     end_reason text,
+    outside_id text,
+    outside_by uuid,
     CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
     CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
+    CONSTRAINT chk_session_outside CHECK ((((outside_id IS NULL) = (outside_by IS NULL)) AND ((outside_id IS NULL) OR ((kind = 'external'::text) AND ((length(outside_id) >= 1) AND (length(outside_id) <= 255)))))),
     CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
 );
 
@@ -1955,6 +1968,17 @@ $$;
 CREATE FUNCTION public.deliverable_channels() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ARRAY['email'::text, 'webhook'::text, 'telegram'::text, 'slack'::text, 'discord'::text, 'whatsapp'::text, 'github'::text, 'gitlab'::text];
+
+CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea) RETURNS uuid
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  select x.call_id from external_call x
+  join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+  where x.org_id = p_org and x.job_id = p_job and x.request_hash = p_request_hash and x.asker = p_asker
+    and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner))
+  order by x.created_at, x.call_id limit 1
+$$;
 
 CREATE FUNCTION public.drop_chunks(p_org uuid, p_job uuid, p_step integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -2844,7 +2868,7 @@ begin
   before := at + make_interval(secs => p_dispatch_seconds);
   perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
   update external_call x
-  set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
+  set sender = p_sender, runner = p_intent ->> 'runner', begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
   where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
@@ -3106,6 +3130,42 @@ CREATE FUNCTION public.job_touched() RETURNS trigger
 begin
   new.updated_at := plane_now();
   return new;
+end
+$$;
+
+CREATE FUNCTION public.join_doubt(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_job job%rowtype;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash) is distinct from p_call then
+    perform call_changed();
+  end if;
+  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
+  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call;
+  perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+    array_fill(p_job, array[cardinality(p_actions)]));
+end
+$$;
+
+CREATE FUNCTION public.joined_call(p_org uuid, p_agent uuid, p_opener uuid, p_key text, p_request_hash bytea) RETURNS uuid
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  joined external_call_key%rowtype;
+begin
+  select * into joined from external_call_key k
+  where k.org_id = p_org and k.agent_id = p_agent and k.opener = p_opener and k.key = p_key;
+  if joined.request_hash <> p_request_hash then
+    raise exception using errcode = 'CX409', detail = 'call_key_reused', message = 'This key stands for another call of the agent.',
+      hint = 'Send a new key with a new call; repeat a key only with the same tool and arguments.';
+  end if;
+  return joined.call_id;
 end
 $$;
 
@@ -4075,8 +4135,8 @@ CREATE FUNCTION public.tool_call_is_sound(status text, finished_at timestamp wit
     AS $$
 declare
   broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
-        'answered')
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'parked', 'completed', 'failed',
+        'rejected', 'answered')
       then 'chk_tool_call_status'
     when (status in ('completed', 'failed', 'rejected', 'answered')) <> (finished_at is not null) then 'chk_tool_call_end'
     when length(input_hash) <> 32 then 'chk_tool_call_hash'
@@ -4149,8 +4209,11 @@ CREATE TABLE public.external_call (
     created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     callback_id uuid,
     declares_risk boolean DEFAULT false NOT NULL,
+    runner text,
+    request_hash bytea,
     CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
-    CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
+    CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
+    CONSTRAINT chk_external_call_request_hash CHECK ((length(request_hash) = 32))
 )
 WITH (fillfactor='80');
 
@@ -4322,7 +4385,7 @@ begin
       rule = excluded.rule, granted = false, error = excluded.error, settled_by = null, finished_at = excluded.finished_at,
       on_uncertain = excluded.on_uncertain, dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
       settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
-    where tool_call.status in ('allowed', 'approved', 'cleared') and tool_call.job_id = p_job;
+    where tool_call.status in ('allowed', 'approved', 'cleared', 'parked') and tool_call.job_id = p_job;
     if not found then
       perform call_changed();
     end if;
@@ -4552,7 +4615,7 @@ begin
       on_uncertain = intent.on_uncertain, dispatch_before = p_before,
       settle_after = p_before + make_interval(secs => intent.timeout_seconds), error = null, settled_by = null
     where c.org_id = p_org and c.id = intent.id and c.job_id = p_job
-      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared'))
+      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared', 'parked'))
       and (intent.verdict is null or may_be_sent(intent.verdict, intent.rule, intent.standing_id));
     if not found then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -4636,11 +4699,12 @@ begin
     update tool_call c
     set status = outcome.status, result = p_results[outcome.result]::jsonb, result_id = outcome.result_id,
       error = outcome.error, settled_by = outcome.settled_by,
-      finished_at = case when outcome.status <> 'uncertain' then p_now end
+      finished_at = case when outcome.status not in ('uncertain', 'parked') then p_now end
     where c.org_id = p_org and c.id = outcome.id and (p_job is null or c.job_id = p_job) and c.status = any (case outcome.status
-      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared']
+      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared', 'parked']
       when 'uncertain' then array['intended', 'uncertain']
-      else array['intended', 'uncertain', 'cleared'] end);
+      when 'parked' then array['intended', 'uncertain']
+      else array['intended', 'uncertain', 'cleared', 'parked'] end);
     if not found then
       perform call_changed();
     end if;
@@ -5259,7 +5323,7 @@ begin
     raise exception using errcode = 'CX409', detail = 'call_settled',
       message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
   end if;
-  if was.status not in ('intended', 'uncertain', 'cleared') then
+  if was.status not in ('intended', 'uncertain', 'cleared', 'parked') then
     raise exception using errcode = 'CX409', detail = 'call_not_begun',
       message = format('This call is %s: it was not begun.', was.status),
       hint = 'Report its intent first, and run nothing before that was answered.';
@@ -6116,6 +6180,20 @@ CREATE TABLE public.event_default (
 );
 
 ALTER TABLE ONLY public.event_default FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.external_call_key (
+    org_id uuid NOT NULL,
+    agent_id uuid NOT NULL,
+    opener uuid NOT NULL,
+    key text NOT NULL,
+    call_id uuid NOT NULL,
+    request_hash bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_external_call_key_hash CHECK ((length(request_hash) = 32)),
+    CONSTRAINT chk_external_call_key_key CHECK (((length(key) >= 1) AND (length(key) <= 255)))
+);
+
+ALTER TABLE ONLY public.external_call_key FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.external_tool (
     org_id uuid NOT NULL,
@@ -6986,6 +7064,9 @@ ALTER TABLE ONLY public.event
 ALTER TABLE ONLY public.event_default
     ADD CONSTRAINT event_default_pkey PRIMARY KEY (org_id, session_id, seq, created_at);
 
+ALTER TABLE ONLY public.external_call_key
+    ADD CONSTRAINT external_call_key_pkey PRIMARY KEY (org_id, agent_id, opener, key);
+
 ALTER TABLE ONLY public.external_call
     ADD CONSTRAINT external_call_pkey PRIMARY KEY (org_id, call_id);
 
@@ -7307,7 +7388,11 @@ CREATE INDEX idx_external_call_due ON public.external_call USING btree (settle_a
 
 CREATE INDEX idx_external_call_job ON public.external_call USING btree (org_id, job_id);
 
+CREATE INDEX idx_external_call_key_call ON public.external_call_key USING btree (org_id, call_id);
+
 CREATE INDEX idx_external_call_list ON public.external_call USING btree (org_id, created_at DESC, call_id DESC);
+
+CREATE INDEX idx_external_call_request ON public.external_call USING btree (org_id, job_id, request_hash) WHERE (request_hash IS NOT NULL);
 
 CREATE INDEX idx_external_call_session ON public.external_call USING btree (org_id, session_id, created_at DESC, call_id DESC);
 
@@ -7407,6 +7492,8 @@ CREATE INDEX idx_session_opened_by ON public.session USING btree (org_id, opened
 
 CREATE INDEX idx_session_origin ON public.session USING btree (org_id, origin_channel_mapping_id) WHERE (origin_channel_mapping_id IS NOT NULL);
 
+CREATE INDEX idx_session_outside ON public.session USING btree (org_id, outside_id, created_at DESC, id DESC) WHERE (outside_id IS NOT NULL);
+
 CREATE INDEX idx_session_paused ON public.session USING btree (org_id, paused_at) WHERE (paused_at IS NOT NULL);
 
 CREATE INDEX idx_session_status ON public.session USING btree (org_id, status, created_at DESC, id DESC);
@@ -7486,6 +7573,8 @@ CREATE UNIQUE INDEX uq_notification_recipient ON public.notification USING btree
 CREATE UNIQUE INDEX uq_notification_verdict ON public.notification USING btree (org_id, call_id) WHERE (kind = 'verdict'::text);
 
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
+
+CREATE UNIQUE INDEX uq_session_outside ON public.session USING btree (org_id, agent_id, outside_by, outside_id) WHERE ((outside_id IS NOT NULL) AND (status <> 'TERMINATED'::text));
 
 CREATE UNIQUE INDEX uq_signing_key_active ON public.signing_key USING btree (org_id) WHERE (retired_at IS NULL);
 
@@ -7666,6 +7755,12 @@ ALTER TABLE ONLY public.external_call
 
 ALTER TABLE ONLY public.external_call
     ADD CONSTRAINT fk_external_call_job FOREIGN KEY (org_id, job_id) REFERENCES public.job(org_id, id);
+
+ALTER TABLE ONLY public.external_call_key
+    ADD CONSTRAINT fk_external_call_key_agent FOREIGN KEY (org_id, agent_id) REFERENCES public.agent(org_id, id);
+
+ALTER TABLE ONLY public.external_call_key
+    ADD CONSTRAINT fk_external_call_key_call FOREIGN KEY (org_id, call_id) REFERENCES public.external_call(org_id, call_id);
 
 ALTER TABLE ONLY public.external_call
     ADD CONSTRAINT fk_external_call_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
@@ -7911,6 +8006,8 @@ ALTER TABLE public.event_default ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.external_call ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.external_call_key ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.external_tool ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.idempotency ENABLE ROW LEVEL SECURITY;
@@ -8132,6 +8229,8 @@ CREATE POLICY tenant ON public.event USING ((org_id = (NULLIF(current_setting('a
 CREATE POLICY tenant ON public.event_default USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.external_call USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.external_call_key USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.external_tool USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -8505,6 +8604,8 @@ GRANT SELECT(settle_at) ON TABLE public.external_call TO cortex_scheduler;
 
 GRANT UPDATE(callback_id) ON TABLE public.external_call TO cortex_app;
 
+GRANT UPDATE(runner) ON TABLE public.external_call TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.session_head TO cortex_scheduler;
@@ -8837,6 +8938,8 @@ GRANT SELECT(code_hash) ON TABLE public.enrolment_code TO cortex_resolver;
 GRANT UPDATE(used_at) ON TABLE public.enrolment_code TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.external_call_key TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.external_tool TO cortex_app;
 

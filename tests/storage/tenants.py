@@ -15,8 +15,8 @@ from cortex_plane.agents.model.completions import ModelUsage
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft
 from cortex_plane.approvals.verbs import approvals, credentials, decisions
-from cortex_plane.calls.model import CallDraft, ResolutionRequest
-from cortex_plane.calls.verbs import calls, resolutions
+from cortex_plane.calls.model import CallDraft, OutcomeDraft, OutcomeStatus, ResolutionRequest
+from cortex_plane.calls.verbs import calls, outcomes, resolutions
 from cortex_plane.gates.model.atlases import AtlasHandover
 from cortex_plane.gates.verbs import atlases, session_lifecycle
 from cortex_plane.jobs.model.jobs import Cancellation, JobDraft, JobStatus
@@ -122,7 +122,7 @@ async def _govern(world: World) -> None:
 
 
 async def _call_elsewhere(world: World) -> None:
-    """A call of an agent that runs elsewhere, under a resolution: allowed, and not begun."""
+    """A call of an agent that runs elsewhere, under a resolution: allowed, and not begun; and one that two processes asked for."""
     draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
     session = await session_lifecycle.create(world.db, world.admin.actor, draft)
     asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
@@ -131,6 +131,10 @@ async def _call_elsewhere(world: World) -> None:
     given = await resolutions.resolve(world.db, world.admin.actor, session.id, request)
     async with world.db.transaction(world.org_id) as tx:
         await tx.rows("select execute_resolution($1, $2, $3, plane_now())", world.org_id, given.id, allowed.id)
+    for name in ("first", "second"):
+        draft_of_one = CallDraft(tool="pay.out", key=name, runner=name, sender=name, dispatch=True)
+        call = await calls.authorize_call(world.db, world.admin.actor, session.id, draft_of_one)
+    await outcomes.settle_call(world.db, world.admin.actor, call.id, OutcomeDraft(status=OutcomeStatus.COMPLETED))
 
 
 async def _spend(world: World, held: Held) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -53,7 +54,16 @@ ToolName = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterV
 Digest = Annotated[str, StringConstraints(pattern=r"^[a-f0-9]{64}$")]
 Sender = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_PRINTABLE)]
 Schema = Annotated[JsonObject, AfterValidator(_usable)]
-CallKey = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+MAX_KEY = 255
+CallKey = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=_PRINTABLE)]
+
+
+def call_key(outside_id: str, tool_call_id: str) -> str:
+    """The key of a call that a framework names within a thread, a conversation or a run: the same in every process and after every
+    pause. What cannot be a key stands there as its SHA-256."""
+    key = f"{outside_id}:{tool_call_id}"
+    is_plain = len(key) <= MAX_KEY and all("!" <= character <= "~" for character in key)
+    return key if is_plain else f"sha256:{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -77,6 +87,9 @@ class CallDraft:
     """Begin at once where that is allowed: the answer is then that of the intent too."""
     sender: Sender | None = None
     """A random name of this one try. Whoever repeats a request with it gets the same answer again."""
+    runner: Sender | None = None
+    """A random name of the process that runs the tool. Where another process began the same call in this session and nobody knows what
+    became of it, the answer is that call, whatever the key: a model that is asked again gives its call a new id."""
     says: Note | None = None
     """What the agent says about it, for whoever decides."""
     callback: Name | None = None
@@ -111,6 +124,8 @@ class IntentDraft:
     input_hash: Digest
     """Of the arguments that it is about to run: those that were approved, edits included."""
     sender: Sender | None = None
+    runner: Sender | None = None
+    """As in the call."""
     did_not_happen: bool = False
     """It looked (`on_uncertain: probe`): the attempt before took no effect and never will."""
     renew: bool = False
@@ -125,6 +140,8 @@ class OutcomeStatus(StrEnum):
     """It failed, and nothing happened."""
     UNKNOWN = "unknown"
     """It may have happened."""
+    PARKED = "parked"
+    """It did not act: what it called itself waits, such as a subagent for a person. Under its key it may begin again."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -145,6 +162,27 @@ class Ending:
     result: JsonObject | None = None
     """The result of the session."""
     error: Note | None = None
+
+
+Tokens = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ReportedUsage:
+    """What one answer of a model took, as the agent's framework tells it."""
+
+    model: Annotated[
+        Name, Field(description="The model, with its provider where that is known: `anthropic:claude-sonnet-4-5`.")
+    ]
+    prompt_tokens: Tokens
+    """Those of the cache included."""
+    completion_tokens: Tokens
+    cache_read_tokens: Tokens = 0
+    cache_write_tokens: Tokens = 0
+    cost_micros: Annotated[int, Field(strict=True, ge=0, le=1_000_000_000_000)] | None = None
+    """Millionths of a US dollar, where the framework knows the price."""
+    seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
+    """How long the model took."""
 
 
 class Next(StrEnum):
@@ -281,6 +319,7 @@ class RequestedCall:
         return replace(self, risk=highest_risk(self.risk, known))
 
 
+PARKED = "What it called waits: ask again with the same key once that is decided."
 _BEFORE_IT_BEGAN = frozenset({CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED})
 
 
@@ -306,6 +345,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         if call.dispatch_before is None or call.now >= call.dispatch_before:
             return Next.BEGIN, "Its time to begin is over: if you began nothing, begin again with `renew`."
         return Next.RUN, None
+    if status is CallStatus.PARKED:
+        return Next.BEGIN, PARKED
     if status in _BEFORE_IT_BEGAN:
         return Next.BEGIN, None
     if status is CallStatus.INTENDED and call.settle_after is not None and call.now < call.settle_after:

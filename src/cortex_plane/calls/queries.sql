@@ -127,3 +127,12 @@ limit 1000
 -- name: list_resolved_calls
 -- The resolution that a call was executed under; no row where there is none.
 select c.resolution_id from resolution_call c where c.call_id = $1
+
+
+-- name: record_reported_usage
+-- What the agent of an external session says that a model took. It is counted, and no budget of the plane's own workers is spent by it.
+select record_usage(j.org_id, j.id, j.session_id, jsonb_build_array(jsonb_build_object(
+  'id', $2::uuid, 'step_index', coalesce(j.step_index, 0), 'purpose', 'reported', 'model', $3::text, 'prompt_tokens', $4::bigint,
+  'completion_tokens', $5::bigint, 'cache_read_tokens', $6::bigint, 'cache_write_tokens', $7::bigint, 'cost_micros', $8::bigint,
+  'estimated', false, 'seconds', $9::double precision)), plane_now())
+from job j where j.id = $1

@@ -11,6 +11,7 @@ from cortex_plane.calls import model
 from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
 from cortex_plane.gates.model.scenarios import MAX_FILE_BYTES, ScenarioReport, ScenarioRun
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
 from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
@@ -54,6 +55,12 @@ COMPLETE_SESSION = _large("POST /v1/sessions/{session_id}/complete", Session, mo
 """The agent that runs elsewhere is done."""
 FAIL_SESSION = _large("POST /v1/sessions/{session_id}/fail", Session, model.Ending, "calls")
 """The agent that runs elsewhere gives up: nobody is asked any more."""
+
+REPORT_USAGE = Route(
+    "POST /v1/sessions/{session_id}/usage", UsageTotals, body=model.ReportedUsage, status=201, once=True, tag="models"
+)
+"""Say what an answer of a model took, elsewhere: it is counted in the usage of the session's job and agent. The answer is what the session
+took so far. Send an `Idempotency-Key` where you may repeat it."""
 
 RESOLVE_REQUEST = _large(
     "POST /v1/sessions/{session_id}/resolve", model.Resolution, model.ResolutionRequest, "resolutions", 201

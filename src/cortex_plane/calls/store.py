@@ -48,6 +48,11 @@ class CallContext:
     request_policies: list[dict[str, Any]] | None
     policies: str
     earlier: UUID | None
+    """The call that its key stands for."""
+    joined: UUID | None
+    """The call that its key joined while that one was in doubt."""
+    doubted: UUID | None
+    """The call that it is as long as nobody knows what became of that one."""
     turned_down: bool
     bound: dict[str, Any] | None
     """The atlases of the session, and what its gates remember; None where it has none."""
@@ -87,13 +92,13 @@ class EndedGatedCall:
 
 async def call_context(
     db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
-    acts_as: tuple[UUID, UUID | None] | None,
+    acts_as: tuple[UUID, UUID | None] | None, runner: str | None = None, request_hash: bytes | None = None,
 ) -> CallContext | None:  # fmt: skip
     """``acts_as``: key and person, refused where an atlas keeps them out. None: there is no such session. Its job is None where it is no external one: then this raises KeyError."""
     caller, person = acts_as or (None, None)
     rows = await db.call(
         "call_context", org_id, session_id, sees, key, tool, bytes.fromhex(input_hash), acts_as is not None, caller,
-        person,
+        person, runner, request_hash,
     )  # fmt: skip
     if not rows:
         return None
@@ -104,7 +109,7 @@ async def call_context(
         org_id=org_id, session_id=session_id,
         **{name: row[name] for name in (
             "job_id", "agent_id", "agent", "teams", "skill_config", "request_policies", "policies", "earlier",
-            "turned_down", "bound", "at")},
+            "joined", "doubted", "turned_down", "bound", "at")},
         known_risk=Risk(row["known_risk"]) if row["known_risk"] is not None else None,
     )  # fmt: skip
 
@@ -178,6 +183,15 @@ async def settle_call(
         result.decode() if result is not None else None, *_call_message(events, facts), more,
     )  # fmt: skip
     return EndedGatedCall(**rows[0]) if rows and rows[0]["bound"] is not None else None
+
+
+async def join_doubt(
+    db: Database, actor: Actor, job_id: UUID, id: UUID, key: str, runner: str, request_hash: bytes, fact: Fact
+) -> None:  # fmt: skip
+    """A key stands for this call from now on. Raises `Conflict` (`call_changed`) where it is not in doubt any more."""
+    await db.call(
+        "join_doubt", actor.org_id, job_id, id, key, actor.identity, runner, request_hash, [fact.action], [fact.body]
+    )
 
 
 async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:

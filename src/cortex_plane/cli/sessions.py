@@ -27,7 +27,15 @@ def create_session(agent: str, title: str | None = None, atlas: Atlases = None, 
     show_record(lambda plane: plane.sessions.create(draft), as_json)
 
 
-add_command(session_app, "list", routes.LIST_SESSIONS, status="", agent="Id or slug.", member="")
+add_command(
+    session_app,
+    "list",
+    routes.LIST_SESSIONS,
+    status="",
+    agent="Id or slug.",
+    member="",
+    outside_id="What the agent's own world calls it.",
+)
 add_command(session_app, "show", routes.GET_SESSION)
 
 

@@ -63,7 +63,7 @@ COLOURS = {
     "ACTIVE": "green", "RUNNING": "green", "COMPLETED": "green", "PENDING": "cyan", "CREATED": "cyan",
     "RETRY": "yellow", "SLEEPING": "yellow", "PAUSED": "yellow", "WAITING_FOR_APPROVAL": "magenta",
     "FAILED": "red", "CANCELLED": "dim", "TERMINATED": "dim", "DISABLED": "yellow", "ARCHIVED": "dim",
-    "completed": "green", "intended": "cyan", "uncertain": "magenta", "cleared": "yellow", "failed": "red",
+    "completed": "green", "intended": "cyan", "uncertain": "magenta", "cleared": "yellow", "parked": "yellow", "failed": "red",
     "rejected": "red", "pending": "magenta", "approved": "green", "denied": "red", "responded": "green", "answered": "green", "expired": "yellow",
     "cancelled": "dim", "awaiting": "magenta",
 }  # fmt: skip

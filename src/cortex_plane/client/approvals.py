@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +12,20 @@ from cortex_plane.approvals import routes
 from cortex_plane.approvals.model import approvals as model
 from cortex_plane.approvals.model.credentials import TokenDecision
 from cortex_plane.client.transport import Noun
+from cortex_plane.jobs.routes import JOB_EVENTS
 from cortex_plane.notify import routes as notify_routes
 from cortex_plane.proof import model as proof
 from cortex_plane.proof import routes as proof_routes
 from cortex_plane.tenancy.model.identities import Delivery, DeliveryStatus
+
+WATCH_SECONDS = 2.0
+_ASKS = ("approval_requested", "approval_joined", "approval_edited", "approval_delegated", "approval_escalated")
+
+
+async def _every(seconds: float) -> AsyncGenerator[None, None]:
+    while True:
+        yield
+        await asyncio.sleep(seconds)
 
 
 class Approvals(Noun):
@@ -35,6 +47,26 @@ class Approvals(Noun):
     def pending(self, job_id: UUID | None = None) -> AsyncIterator[model.Approval]:
         """What waits for somebody, newest first."""
         return self.list(status=model.ApprovalStatus.PENDING, job_id=job_id)
+
+    async def watch(
+        self, job_id: UUID | None = None, *, every: float = WATCH_SECONDS
+    ) -> AsyncGenerator[model.Approval, None]:
+        """What waits for you, each request once and again where its arguments changed: first what is there, then what comes. Of one job
+        until it ends; else without end, with a look ``every`` so many seconds."""
+        seen: set[tuple[UUID, int]] = set()
+        async for _ in _every(every) if job_id is None else self._requests_of(job_id):
+            async for card in self.pending(job_id):
+                if card.may_decide and (card.id, card.version) not in seen:
+                    seen.add((card.id, card.version))
+                    yield card
+
+    async def _requests_of(self, job_id: UUID) -> AsyncGenerator[None, None]:
+        """Whenever somebody may have been asked about a job, until it ends."""
+        yield
+        async with aclosing(self._plane.events(JOB_EVENTS, job_id, after=0, on_lost=None)) as events:
+            async for event in events:
+                if event.type in _ASKS:
+                    yield
 
     async def decide(
         self, id: UUID, decision: model.ApprovalDecision, *, idempotency_key: str | None = None

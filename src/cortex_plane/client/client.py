@@ -37,6 +37,20 @@ def _noun(module: str, name: str) -> Any:
     )
 
 
+def _find_plane(home: Path, key: str | None = None) -> tuple[str, str, str | None]:
+    """Address, key and org, from the environment or the file in the plane's directory. ``key``: one that is known already."""
+    access = read_access(home)
+    url = os.environ.get("CORTEX_URL") or access.get("url")
+    # The stored key is for the stored address: it must not travel to another one.
+    key = key or os.environ.get("CORTEX_KEY") or (access.get("key") if url == access.get("url") else None)
+    if not url or not key:
+        raise Unavailable(
+            f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",
+            hint="Start one here with `make up`, or set both CORTEX_URL and CORTEX_KEY.",
+        )
+    return url, key, os.environ.get("CORTEX_ORG")
+
+
 class Client:
     """Speaks to one plane with one key. Every error that the plane reports is raised as a ``CortexError``."""
 
@@ -68,14 +82,18 @@ class Client:
 
     def __init__(
         self,
-        url: str,
-        key: str | None,
+        url: str | None = None,
+        key: str | None = None,
         *,
         org: str | None = None,
         timeout: float = 60,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """``org`` is for platform keys: the slug of the org to act in. Without a key only tokens decide."""
+        """Without a ``url``, the plane of CORTEX_URL with CORTEX_KEY, or else the one that `cortex up` started in this folder (or
+        CORTEX_HOME). ``org`` is for platform keys: the slug of the org to act in. With a ``url`` and no key only tokens decide."""
+        if url is None:
+            url, known_key, known_org = _find_plane(plane_home(), key)
+            key, org = key or known_key, org or known_org
         self.url = url
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         if org is not None:
@@ -86,17 +104,8 @@ class Client:
     @classmethod
     def here(cls, home: Path | None = None) -> Self:
         """A client of the plane that `cortex up` started in this folder (or CORTEX_HOME), or of CORTEX_URL with CORTEX_KEY."""
-        home = home or plane_home()
-        access = read_access(home)
-        url = os.environ.get("CORTEX_URL") or access.get("url")
-        # The stored key is for the stored address: it must not travel to another one.
-        key = os.environ.get("CORTEX_KEY") or (access.get("key") if url == access.get("url") else None)
-        if not url or not key:
-            raise Unavailable(
-                f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",
-                hint="Start one here with `make up`, or set both CORTEX_URL and CORTEX_KEY.",
-            )
-        return cls(url, key, org=os.environ.get("CORTEX_ORG"))
+        url, key, org = _find_plane(home or plane_home())
+        return cls(url, key, org=org)
 
     @classmethod
     def without_key(cls, home: Path | None = None) -> Self:
@@ -119,7 +128,7 @@ class Client:
         return cls(url, key, org=os.environ.get("CORTEX_ORG"))
 
     @cached_property
-    def _lines(self) -> Lines:
+    def lines(self) -> Lines:
         from cortex_plane.client.guarding import Lines
 
         return Lines(self._address)
@@ -161,7 +170,7 @@ class Client:
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
             answers=answers or {}, on_gate=on_gate, report=report,
         )  # fmt: skip
-        return guard(self._lines, options)
+        return guard(self.lines, options)
 
     async def me(self) -> Me:
         """Who the key stands for, and what it may do."""
@@ -170,8 +179,8 @@ class Client:
         return await self.transport.call(GET_ME)
 
     async def close(self) -> None:
-        if "_lines" in self.__dict__:
-            await self._lines.aclose()
+        if "lines" in self.__dict__:
+            await self.lines.aclose()
         await self.transport.close()
 
     async def __aenter__(self) -> Self:

@@ -180,19 +180,43 @@ class Invocation:
     """When the last request was sent."""
     last_moment: float = 0.0
     """On our own clock: after it the call may not begin any more."""
+    plane_url: str | None = None
+    """Where people decide."""
+    has_told: bool = False
+    """The log says where people decide about this call."""
 
     def dialogue(self) -> Dialogue:
+        call = yield from self.ask()
+        match call["next"]:
+            case "run":
+                return (yield from self._run(call))
+            case "use":
+                return stored_result(call)
+            case "stop":
+                raise _refusal(call)
+            case "probe":
+                raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call)
+            case _ if call["status"] in ("intended", "uncertain"):
+                raise InDoubt(f"`{call['tool']}` was not run: {call['reason']}", call)
+            case _:
+                raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
+
+    def ask(self) -> Dialogue:
+        """The call, with what its caller does now: `run` it and report, `use` its result, `stop`, or `wait` where the time to wait is
+        over. `probe` only comes where there is nobody to probe."""
         self.ends = time.monotonic() + self.wait
         call = yield from self._authorize()
         renewals = 0
         while True:
             match call["next"]:
-                case "use":
-                    return _stored_result(call)
-                case "stop":
-                    raise _refusal(call)
+                case "use" | "stop":
+                    return call
+                case "wait" if time.monotonic() >= self.ends:
+                    return call
                 case "wait":
                     call = yield from self._wait(call)
+                case "probe" if not self.has_probe:
+                    return call
                 case "probe":
                     call = yield from self._probe(call)
                 case "begin" if call["status"] == "intended":
@@ -204,12 +228,12 @@ class Invocation:
                 case "begin":
                     call = yield from self._begin(call)
                 case "run" if time.monotonic() < self.last_moment:
-                    return (yield from self._run(call))
+                    return call
                 case "run" if renewals < MAX_RENEWALS:
                     renewals += 1
                     call = yield from self._begin(call, renew=True)
                 case "run":
-                    yield from self._report(call, {"status": "failed", "error": "not run: held up again and again"})
+                    yield from self.report(call, {"status": "failed", "error": "not run: held up again and again"})
                     raise Unavailable("It was not run: this process is held up again and again.")
                 case other:
                     raise CortexError(
@@ -219,7 +243,7 @@ class Invocation:
                     )
 
     def _authorize(self) -> Dialogue:
-        session = yield from self.session(self._insist)
+        session = yield from self.session(self.insist)
         yield Flush(session)
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
@@ -232,12 +256,8 @@ class Invocation:
                 yield Delay(HELD_SECONDS)
 
     def _wait(self, call: dict[str, Any]) -> Dialogue:
-        rest = self.ends - time.monotonic()
-        if rest <= 0:
-            if call["status"] in ("intended", "uncertain"):
-                raise InDoubt(f"`{call['tool']}` was not run: {call['reason']}", call)
-            raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
-        seconds = max(0.05, min(rest, POLL_SECONDS))
+        self._tell_where(call)
+        seconds = max(0.05, min(self.ends - time.monotonic(), POLL_SECONDS))
         if call["held"]:
             yield Delay(min(HELD_SECONDS, seconds))
             if call["status"] == "intended":
@@ -250,8 +270,16 @@ class Invocation:
             yield Delay(min(HELD_SECONDS, seconds))
             return call
 
+    def _tell_where(self, call: dict[str, Any]) -> None:
+        """In the log, once for each call: whoever runs the program sees why it stands still."""
+        link = approval_link(self.plane_url, call["approval_id"])
+        if link is not None and not self.has_told:
+            self.has_told = True
+            log.warning("`%s` waits for a person: %s", call["tool"], link)
+
     def _begin(self, call: dict[str, Any], *, renew: bool = False, did_not_happen: bool = False) -> Dialogue:
         body = {"input_hash": call["input_hash"], "sender": self.sender}
+        body |= {"runner": self.draft["runner"]} if "runner" in self.draft else {}
         body |= {"renew": True} if renew else {}
         body |= {"did_not_happen": True} if did_not_happen else {}
         try:
@@ -262,7 +290,7 @@ class Invocation:
                 raise
         if time.monotonic() < self.ends:
             yield Delay(0.05)
-        return (yield from self._insist(Send(routes.GET_CALL, (call["id"],))))
+        return (yield from self.insist(Send(routes.GET_CALL, (call["id"],))))
 
     def _send_through_gates(self, send: Send, session: str) -> Dialogue:
         """Gates that ask are answered, where this guard knows the answers; then it is sent again."""
@@ -286,7 +314,7 @@ class Invocation:
             raise error
         body = {"gate": name, "answers": dict(answers), "call": gate["call"]}
         try:
-            receipt = yield from self._insist(Send(routes.ANSWER_GATE, (session,), body))
+            receipt = yield from self.insist(Send(routes.ANSWER_GATE, (session,), body))
         except Conflict as conflict:
             if conflict.code != "gate_not_waiting":
                 raise
@@ -302,13 +330,13 @@ class Invocation:
 
     def _send_timed(self, send: Send) -> Dialogue:
         """Every try counts its own time: the one that is answered says how long the call may still begin."""
-        answer = yield from self._insist(send)
+        answer = yield from self.insist(send)
         if answer["dispatch_before"] is not None:
             span = datetime.fromisoformat(answer["dispatch_before"]) - datetime.fromisoformat(answer["now"])
             self.last_moment = self.sent_at + span.total_seconds()
         return answer
 
-    def _insist(self, send: Send) -> Dialogue:
+    def insist(self, send: Send) -> Dialogue:
         """A plane that does not answer is asked again for a while; then nothing runs."""
         ends = time.monotonic() + self.patience
         pause = 0.05
@@ -326,8 +354,6 @@ class Invocation:
             pause = min(pause * 2, 2.0)
 
     def _probe(self, call: dict[str, Any]) -> Dialogue:
-        if not self.has_probe:
-            raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and this guard has no probe.", call)
         try:
             outcome = yield Probe(call["arguments"])
         except Exception as error:
@@ -335,8 +361,8 @@ class Invocation:
             outcome = None
         if isinstance(outcome, Happened):
             result, _ = encoded(outcome.result)
-            yield from self._report(call, {"status": "completed", "result": result, "probed": True})
-            return (yield from self._insist(Send(routes.GET_CALL, (call["id"],))))
+            yield from self.report(call, {"status": "completed", "result": result, "probed": True})
+            return (yield from self.insist(Send(routes.GET_CALL, (call["id"],))))
         if isinstance(outcome, DidNotHappen):
             return (yield from self._begin(call, did_not_happen=True))
         raise InDoubt(f"Nobody knows whether `{call['tool']}` happened, and its probe could not tell.", call)
@@ -344,24 +370,24 @@ class Invocation:
     def _run(self, call: dict[str, Any]) -> Dialogue:
         arguments = call["arguments"] if call["edited"] else None
         try:
-            value = yield Run(arguments, call["id"], call["attempt"], lambda outcome: self._report(call, outcome))
+            value = yield Run(arguments, call["id"], call["attempt"], lambda outcome: self.report(call, outcome))
         except BaseException as error:
-            yield from self._report(call, raised(error))
+            yield from self.report(call, raised(error))
             raise
-        report = self._report(call, returned(value, call["tool"]))
+        report = self.report(call, returned(value, call["tool"]))
         if self.reports_later:
             yield Later(call["session_id"], report)
         else:
             yield from report
         return value
 
-    def _report(self, call: dict[str, Any], outcome: dict[str, Any]) -> Dialogue:
+    def report(self, call: dict[str, Any], outcome: dict[str, Any]) -> Dialogue:
         """What became of it is worth some patience, and never changes what the caller gets."""
         if os.getpid() != self.pid:
             return  # A child of the function came back here too: it is its parent's call.
         send = Send(routes.SETTLE_CALL, (call["id"],), {**outcome, "attempt": call["attempt"]})
         try:
-            yield from self._insist(send)
+            yield from self.insist(send)
         except CortexError as error:
             log.error(
                 "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
@@ -374,13 +400,21 @@ _LOOK_AGAIN = frozenset(
 )
 
 
+def approval_link(plane_url: str | None, approval_id: str | None) -> str | None:
+    """Where people decide about a call."""
+    return None if plane_url is None or approval_id is None else f"{plane_url.rstrip('/')}/approvals/{approval_id}"
+
+
 def raised(error: BaseException) -> dict[str, Any]:
     """It may have happened before it went wrong: only `ToolError` says that it did not, and only of the function that raised it.
-    Out of a guarded function inside of another one it says nothing about the outer one."""
+    Out of a guarded function inside of another one it says nothing about the outer one. Where that one waits for a person, the outer one
+    is parked: with the same key it begins again."""
+    if isinstance(error, ApprovalPending):
+        return {"status": "parked", "error": described(error)}
     is_own = isinstance(error, ToolError) and not getattr(error, _TOLD, False)
     if is_own:
         setattr(error, _TOLD, True)
-    return {"status": "failed" if is_own else "unknown", "error": _describe(error)}
+    return {"status": "failed" if is_own else "unknown", "error": described(error)}
 
 
 def returned(value: Any, tool: str) -> dict[str, Any]:
@@ -399,7 +433,7 @@ def encoded(value: Any) -> tuple[Any, bool]:
         return {UNSTORABLE: error.message[:500]}, False
 
 
-def _stored_result(call: dict[str, Any]) -> Any:
+def stored_result(call: dict[str, Any]) -> Any:
     result = call["result"]
     if isinstance(result, dict) and set(result) == {UNSTORABLE}:
         raise CortexError(
@@ -420,6 +454,6 @@ def _refusal(call: dict[str, Any]) -> CortexError:
     return Denied(f"`{call['tool']}` was not run: {reason}")
 
 
-def _describe(error: BaseException) -> str:
-    text = str(error) if isinstance(error, ToolError | TimedOut) else f"{type(error).__name__}: {error}"
+def described(error: BaseException | str) -> str:
+    text = str(error) if isinstance(error, ToolError | TimedOut | str) else f"{type(error).__name__}: {error}"
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")[:4000]

@@ -47,6 +47,8 @@ OnGate = Callable[[dict[str, Any]], Any]
 NO_TIMEOUT = 86_400.0
 """What is declared of a function that may take as long as it likes: so long nobody begins it again."""
 UNDO_SECONDS = 2.0
+MAX_OUTSIDE = 10_000
+"""Sessions by outside ids whose own ids a process remembers."""
 REPORTERS = 4
 """Threads that report outcomes while their callers go on."""
 _undoing: set[asyncio.Future[None]] = set()
@@ -256,7 +258,7 @@ class Guarded:
     async def _do_async(self, step: dialogues.Step, bound: inspect.BoundArguments | None) -> Any:
         match step:
             case dialogues.Send():
-                return await self._send_async(step)
+                return await self._lines.send_or_undo(step, self._options.tool)
             case dialogues.Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
                 return None
@@ -277,29 +279,6 @@ class Guarded:
                     return await self._in_time_async(self._function(*call.args, **call.kwargs))
                 finally:
                     _current.reset(token)
-
-    async def _send_async(self, step: dialogues.Send) -> Any:
-        """Cancelling the call does not cancel the request: it may have arrived."""
-        sending = asyncio.ensure_future(self._lines.send_async(step))
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            if step.begins and not sending.cancelled():
-                undoing = asyncio.ensure_future(self._undone(sending))
-                _undoing.add(undoing)
-                undoing.add_done_callback(_undoing.discard)
-                await asyncio.wait({undoing}, timeout=UNDO_SECONDS)
-            raise
-
-    async def _undone(self, sending: asyncio.Future[Any]) -> None:
-        """What has begun by now is not run any more: nobody needs to wonder."""
-        try:
-            call = await sending
-            if call["next"] == "run":
-                outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
-                await self._lines.send_async(dialogues.Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
-        except CortexError as error:
-            dialogues.log.warning("a cancelled call of %s could not be taken back: %s", self._options.tool, error)
 
     async def _in_time_async(self, running: Awaitable[Any]) -> Any:
         timeout = self._options.timeout
@@ -340,6 +319,7 @@ class Guarded:
             session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
             patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
             has_answerer=options.on_gate is not None, reports_later=options.report == "later",
+            plane_url=self._lines.url,
         )  # fmt: skip
         return self._with(bound, orjson.loads(exact)), invocation
 
@@ -499,12 +479,13 @@ class Lines:
     """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
 
     def __init__(self, plane: Plane) -> None:
-        self._plane = plane
+        self._plane, self.url = plane, plane.url
         self._pools: dict[int, httpx.HTTPTransport] = {}
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport]
         self._loops = weakref.WeakKeyDictionary()
         self._sessions: dict[tuple[int, str], str] = {}
         self._names: dict[tuple[int, str], str] = {}
+        self._outside: dict[tuple[str, str], str] = {}
         self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
 
@@ -528,6 +509,29 @@ class Lines:
             raise self._silent(error) from error
         return _decoded(answer)
 
+    async def send_or_undo(self, step: dialogues.Send, tool: str) -> Any:
+        """Cancelling the call does not cancel the request: it may have arrived."""
+        sending = asyncio.ensure_future(self.send_async(step))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if step.begins and not sending.cancelled():
+                undoing = asyncio.ensure_future(self._undone(sending, tool))
+                _undoing.add(undoing)
+                undoing.add_done_callback(_undoing.discard)
+                await asyncio.wait({undoing}, timeout=UNDO_SECONDS)
+            raise
+
+    async def _undone(self, sending: asyncio.Future[Any], tool: str) -> None:
+        """What has begun by now is not run any more: nobody needs to wonder."""
+        try:
+            call = await sending
+            if call["next"] == "run":
+                outcome = {"status": "failed", "error": "not run: cancelled", "attempt": call["attempt"]}
+                await self.send_async(dialogues.Send(call_routes.SETTLE_CALL, (call["id"],), outcome))
+        except CortexError as error:
+            dialogues.log.warning("a cancelled call of %s could not be taken back: %s", tool, error)
+
     def session(self, agent: str, insist: dialogues.Insist) -> dialogues.Dialogue:
         """The session of this process for an agent. Threads that open it at the same moment get the same one."""
         at = (os.getpid(), agent)
@@ -537,6 +541,21 @@ class Lines:
             session = yield from insist(dialogues.Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
             self._sessions[at] = session["id"]
         return self._sessions[at]
+
+    def outside_session(self, agent: str, outside_id: str, insist: dialogues.Insist) -> dialogues.Dialogue:
+        """The session that the agent's own world names. It outlives this process, which never ends it."""
+        at = (agent, outside_id)
+        if at not in self._outside:
+            body = {"agent": agent, "kind": "external", "outside_id": outside_id}
+            session = yield from insist(dialogues.Send(CREATE_SESSION, (), body))
+            while len(self._outside) >= MAX_OUTSIDE:
+                self._outside.pop(next(iter(self._outside)), None)
+            self._outside[at] = session["id"]
+        return self._outside[at]
+
+    def forget_outside(self, agent: str, outside_id: str) -> bool:
+        """It is over: the next one is opened. Whether it was known at all."""
+        return self._outside.pop((agent, outside_id), None) is not None
 
     def end_sessions(self, seconds: float) -> None:
         """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -32,6 +34,20 @@ class Jobs(Noun):
         agent: str | None = None,
     ) -> AsyncIterator[job_model.Job]:
         return self._plane.pages(routes.LIST_JOBS, limit=limit, status=status, session_id=session_id, agent=agent)
+
+    def wait(self, id: UUID, *, timeout: float | None = None) -> Coroutine[Any, Any, job_model.Job]:
+        """The job, once it has ended. Raises `TimeoutError` after so many seconds; the job goes on."""
+        return self._ended(id, timeout)
+
+    async def _ended(self, id: UUID, seconds: float | None) -> job_model.Job:
+        async with asyncio.timeout(seconds):
+            while True:
+                async with aclosing(self._plane.events(routes.JOB_EVENTS, id, after=0, on_lost=None)) as events:
+                    async for _ in events:
+                        pass  # its stream ends with it
+                job = await self.get(id)
+                if job.finished_at is not None:
+                    return job
 
     async def history(self, id: UUID) -> Sequence[job_model.JobChange]:
         return await self._plane.all(routes.GET_JOB_HISTORY, id)

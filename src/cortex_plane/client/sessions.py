@@ -13,6 +13,7 @@ from cortex_plane.client.transport import Lost, Noun
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import HOLD_SECONDS, Pause, Resumption, SessionReceipt
+from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model import sessions as model
 from cortex_plane.sessions.model.events import Event
@@ -28,10 +29,14 @@ class Sessions(Noun):
         *,
         title: str | None = None,
         context: dict[str, Any] | None = None,
+        outside_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExternalSession:
-        """For an agent that runs here: it asks with `authorize` before it acts."""
-        draft = model.SessionDraft(agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {})
+        """For an agent that runs here: it asks with `authorize` before it acts. ``outside_id``: what its own world calls the session; where
+        you have that one open, it is found."""
+        draft = model.SessionDraft(
+            agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {}, outside_id=outside_id
+        )
         return ExternalSession(await self.create(draft, idempotency_key=idempotency_key), Calls(self._plane))
 
     async def get(self, id: UUID) -> model.Session:
@@ -44,8 +49,10 @@ class Sessions(Noun):
         status: model.SessionStatus | None = None,
         agent: str | None = None,
         member_id: UUID | None = None,
+        outside_id: str | None = None,
     ) -> AsyncIterator[model.Session]:
-        return self._plane.pages(routes.LIST_SESSIONS, limit=limit, status=status, agent=agent, member_id=member_id)
+        filters = {"status": status, "agent": agent, "member_id": member_id, "outside_id": outside_id}
+        return self._plane.pages(routes.LIST_SESSIONS, limit=limit, **filters)
 
     async def update(self, id: UUID, change: model.SessionChange, *, revision: int | None = None) -> model.Session:
         return await self._plane.call(routes.UPDATE_SESSION, id, body=change, revision=revision)
@@ -193,6 +200,12 @@ class ExternalSession:
     @property
     def _resolutions(self) -> Resolutions:
         return Resolutions(self._calls._plane)
+
+    async def report_usage(self, usage: calls.ReportedUsage, *, idempotency_key: str | None = None) -> UsageTotals:
+        """What one answer of a model took here; the answer is what the session took so far."""
+        return await self._calls._plane.call(
+            call_routes.REPORT_USAGE, self.id, body=usage, idempotency_key=idempotency_key
+        )
 
     async def complete(self, result: dict[str, Any] | None = None) -> model.Session:
         return await self._calls._plane.call(call_routes.COMPLETE_SESSION, self.id, body=calls.Ending(result=result))

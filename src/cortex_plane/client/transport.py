@@ -227,7 +227,7 @@ class Transport:
 
     async def events(
         self, route: ListRoute[Event], id: UUID, *, after: int, on_lost: Lost | None, **query: Any
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Events after a number, without gaps or duplicates, however often the connection breaks, until the plane ends them.
 
         A plane that does not answer at all is an error the first time and waited for afterwards.

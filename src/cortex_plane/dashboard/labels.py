@@ -51,6 +51,7 @@ _CALLS = {
     "intended": "under way",
     "uncertain": "did it happen?",
     "cleared": "is sent again",
+    "parked": "waits for what it called",
 }
 _EVENTS = {
     "responded": "Answered",

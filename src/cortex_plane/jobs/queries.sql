@@ -425,10 +425,10 @@ from model_usage where job_id = $1
 
 
 -- name: spent_today
--- The day by the plane's clock, and how much of it is left.
+-- The day by the plane's clock, and how much of it is left. What agents elsewhere report is a claim: it uses up nobody's day.
 select coalesce(sum(m.prompt_tokens + m.completion_tokens), 0)::bigint as tokens,
   coalesce(sum(m.cost_micros), 0)::bigint as cost_micros,
   extract(epoch from t.day + interval '1 day' - t.now)::double precision as seconds_left
 from (select n.now, date_trunc('day', n.now, 'UTC') as day from (select plane_now() as now) n) t
-left join model_usage m on m.agent_id = $1 and m.created_at >= t.day
+left join model_usage m on m.agent_id = $1 and m.created_at >= t.day and m.purpose <> 'reported'
 group by t.day, t.now

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, ExternalId, Ref
 from cortex_plane.kernel.routes import ListQuery, ListRoute, Route, filters
 from cortex_plane.sessions.model import sessions
 from cortex_plane.sessions.model.events import Event, EventNumber
@@ -30,12 +30,13 @@ INGEST_MESSAGE = _create(
 """Take in a person's message: makes account, session and job where they do not exist."""
 
 CREATE_SESSION = _create("POST /v1/sessions", sessions.Session, sessions.SessionDraft)
-"""Open a session from a program. A person's conversation opens by itself with the first message."""
+"""Open a session from a program; with an `outside_id`, find it where you have it open. A person's conversation opens by itself with the
+first message."""
 LIST_SESSIONS = ListRoute(
     "GET /v1/sessions",
     sessions.Session,
-    query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID),
-    columns="id kind status agent_status title last_activity_at",
+    query=filters(status=sessions.SessionStatus, agent=Ref, member_id=UUID, outside_id=ExternalId),
+    columns="id kind status agent_status outside_id title last_activity_at",
 )
 """Members and guests see their own sessions, everybody else those of the org."""
 GET_SESSION = Route("GET /v1/sessions/{session_id}", sessions.Session)

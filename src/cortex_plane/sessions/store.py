@@ -31,10 +31,11 @@ async def insert_session(
     context: dict[str, Any],
     opened_by: Actor,
     status: session_model.SessionStatus = session_model.SessionStatus.CREATED,
+    outside_id: str | None = None,
 ) -> None:
     await tx.rows(
         queries.insert_session, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by.key_id,
-        opened_by.identity, status,
+        opened_by.identity, status, outside_id,
     )  # fmt: skip
 
 

@@ -364,6 +364,8 @@ class PlannedCall:
     policies: str
     status: CallStatus
     error: str | None
+    doubt_hash: bytes | None
+    """By which the same request of another process is recognised; None where its agent does not say which process runs it."""
     callback_id: UUID | None
     """The connection over which its agent is told of decisions about it."""
 
@@ -383,6 +385,7 @@ class PlannedCall:
             "parameters": canonical(draft.parameters).decode() if draft.parameters is not None else None,
             "read_only": draft.read_only, "risk": self.request.risk, "declares_risk": self.request.declares_risk, "timeout_seconds": draft.timeout_seconds,
             "policies": self.policies, "says": draft.says, "asker": str(actor.identity),
+            **({} if self.doubt_hash is None else {"runner": draft.runner, "request_hash": self.doubt_hash.hex()}),
             **{name: str(id) for name, id in others.items() if id is not None},
         }  # fmt: skip
 

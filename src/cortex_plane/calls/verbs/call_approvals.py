@@ -75,4 +75,6 @@ async def was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
+    if call.status is CallStatus.PARKED and grant.expires_at <= call.now:
+        return False  # it holds for as long as one that was not used yet
     return receipt_fault(db.vault, actor.org_id, RequestedCall.of(call), grant.stamp, None) is None

@@ -12,7 +12,7 @@ from uuid import UUID
 from cortex_plane.approvals.verbs.approval_requests import Possible, count, nobody_can
 from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, facts_by, status_of
+from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, call_fact, facts_by, status_of
 from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call
@@ -125,7 +125,7 @@ async def authorize_in(
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
             raise expired()
-        intent = call_model.IntentDraft(input_hash=call.input_hash, sender=draft.sender)
+        intent = call_model.IntentDraft(input_hash=call.input_hash, sender=draft.sender, runner=draft.runner)
         return await intents.begin(db, actor, id, intent)
     return call
 
@@ -146,19 +146,37 @@ async def _authorize(
         declares_risk=draft.risk is not None, says=draft.says,
     )  # fmt: skip
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
-    context = await call_context(db, actor, session_id, draft.key, draft.tool, request.input_hash, acts=True)
+    # What only reads is read again.
+    runner = None if draft.read_only else draft.runner
+    doubt_hash = None if runner is None else hashlib.sha256(f"{request.name}\n{request.input_hash}".encode()).digest()
+    context = await call_context(
+        db,
+        actor,
+        session_id,
+        draft.key,
+        draft.tool,
+        request.input_hash,
+        acts=True,
+        runner=runner,
+        request_hash=doubt_hash,
+    )
     request = request.with_risk(context.known_risk)
     if under is not None:
         await under.check(db, context, request)
     if context.earlier is not None:
         return None, await _same(db, actor, context.earlier, request_hash)
+    if runner is not None and doubt_hash is not None and (joined := context.joined or context.doubted) is not None:
+        if context.joined is None and draft.key is not None:
+            fact = call_fact(facts_by(actor), "call_doubt_joined", replace(request, id=joined), key=draft.key)
+            await calls_store.join_doubt(db, actor, context.job_id, joined, draft.key, runner, doubt_hash, fact)
+        return None, joined
     callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
     status, error = status_of(request.name, verdict.answer, verdict.reason)
     call = PlannedCall(
         draft=draft, request=request, request_hash=request_hash, authorization=verdict.answer, policies=context.policies,
         status=status or (CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED), error=error,
-        callback_id=callback_id,
+        doubt_hash=doubt_hash, callback_id=callback_id,
     )  # fmt: skip
     more = {"resolution": str(under.id)} if under is not None else {}
     possible = None

@@ -12,21 +12,23 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, advised
+from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, ReportedUsage, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
+from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.fields import UNDECLARED
+from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
-from cortex_plane.tenancy.verbs.frame import require_found, verb
+from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
 NOT_BEGUN = frozenset({CallStatus.ALLOWED})
 """What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
@@ -85,6 +87,29 @@ async def fail(db: Database, actor: Actor, session_id: UUID, ending: Ending) -> 
             return await read_session(tx, session_id)
 
     return await session_gates.with_gate_record(db, actor.org_id, once)
+
+
+@verb(Permission.JOB_SUBMIT)
+async def report_usage(
+    db: Database, actor: Actor, session_id: UUID, usage: ReportedUsage, once: IdempotencyKey | None = None
+) -> UsageTotals:
+    """It counts also after the session is over: it was used."""
+    async with db.transaction(actor.org_id) as tx:
+        session = require_found(await sessions_store.get_session(tx, session_id, call_sight(actor)), "session")
+        job = await tx.row(queries.list_session_calls, session.id)
+        if job is None:
+            raise not_external()
+
+        async def record() -> UUID:
+            id = new_id()
+            await tx.rows(
+                queries.record_reported_usage, job["id"], id, usage.model, usage.prompt_tokens, usage.completion_tokens,
+                usage.cache_read_tokens, usage.cache_write_tokens, usage.cost_micros, usage.seconds,
+            )  # fmt: skip
+            return id
+
+        await once_only(tx, actor, "sessions.usage", once, record)
+        return await jobs_store.list_job_usage(tx, job["id"])
 
 
 def _require_open(job: Row) -> None:
@@ -198,14 +223,16 @@ def tool_digest(draft: CallDraft) -> str:
 
 async def call_context(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
-    *, asked_by: UUID | None = None, acts: bool = False,
+    *, asked_by: UUID | None = None, acts: bool = False, runner: str | None = None, request_hash: bytes | None = None,
 ) -> CallContext:  # fmt: skip
     """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
-    keeps the actor out."""
+    keeps the actor out. ``runner``, ``request_hash``: of a request that is an earlier call where nobody knows what became of that one."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
         sees = call_sight(actor)
-        context = await calls_store.call_context(db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as)
+        context = await calls_store.call_context(
+            db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as, runner, request_hash
+        )
     except LookupError as error:
         raise not_external() from error
     return replace(require_found(context, "session"), askers=sorted({actor.identity, asked_by or actor.identity}))

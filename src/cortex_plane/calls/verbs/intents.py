@@ -118,7 +118,8 @@ async def _again(
 ) -> bool:
     """It was sent before: see `may_be_sent_again`."""
     call, requested_call = stored_call.call, RequestedCall.of(stored_call.call)
-    is_cleared = call.status is CallStatus.CLEARED
+    # Of these somebody knows that the attempt before did nothing: a person, or the agent itself.
+    is_cleared = call.status in (CallStatus.CLEARED, CallStatus.PARKED)
     if not is_cleared and call.attempt >= MAX_SENDS and not renews:
         return await deadlines.ask_human(db, actor, call.id)
     has_grant = await was_granted(db, actor, call)
@@ -163,6 +164,8 @@ async def _write(
     intent = pipeline.intent_row(
         requested_call, attempt, call.on_uncertain, call.timeout_seconds, grant=has_grant, authorization=answer, use=use
     )
+    if draft.runner is not None:
+        intent["runner"] = draft.runner
     await calls_store.intend_call(
         db, actor.org_id, call, draft.sender, context.policies, DISPATCH_SECONDS, intent, actor.identity, record.events,
         facts, verdict.more(record),

@@ -37,13 +37,17 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
     if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
         raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
     status = CallStatus(draft.status.value)
+    is_parked = status is CallStatus.PARKED
+    if is_parked and (draft.result is not None or draft.probed):
+        raise InvalidInput("What is parked did nothing.", field="result", hint="Leave `result` and `probed` out.")
     result = canonical(draft.result) if status is CallStatus.COMPLETED else None
     error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
+    error = draft.error if is_parked else error
     by = "probe" if draft.probed else None
     outcome = outcome_row(id, status, result=1 if result is not None else None, error=error, settled_by=by)
     digest = hashlib.sha256(result).hexdigest() if result is not None else None
     fact = facts_by(actor)(
-        "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
+        "call_parked" if is_parked else "call_settled", call=str(id), status=status, attempt=draft.attempt, result_hash=digest, error=error,
         settled_by=by,
     )  # fmt: skip
 
@@ -55,7 +59,8 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
             [fact, *facts], more,
         )  # fmt: skip
 
-    if (ended_call := await written(db, None)) is not None:
+    # Gates look at what is over, and this goes on.
+    if (ended_call := await written(db, GateRecord() if is_parked else None)) is not None:
         # Only a session that has gates pays for the look at them.
         first = [ended_call]
 

@@ -461,7 +461,7 @@ begin
   perform lock_approvals(p_org, p_jobs, null);
   at := plane_now();
   update tool_call c set status = 'rejected', error = p_reason, settled_by = 'cancelled', finished_at = at
-  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved');
+  where c.org_id = p_org and c.job_id = any (p_jobs) and c.status in ('awaiting', 'allowed', 'approved', 'parked');
   return query
     with ended as (
       update approval_request r

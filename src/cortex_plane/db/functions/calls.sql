@@ -63,7 +63,7 @@ begin
       rule = excluded.rule, granted = false, error = excluded.error, settled_by = null, finished_at = excluded.finished_at,
       on_uncertain = excluded.on_uncertain, dispatch_before = coalesce(excluded.dispatch_before, tool_call.dispatch_before),
       settle_after = coalesce(excluded.settle_after, tool_call.settle_after)
-    where tool_call.status in ('allowed', 'approved', 'cleared') and tool_call.job_id = p_job;
+    where tool_call.status in ('allowed', 'approved', 'cleared', 'parked') and tool_call.job_id = p_job;
     if not found then
       perform call_changed();
     end if;
@@ -105,7 +105,7 @@ begin
       on_uncertain = intent.on_uncertain, dispatch_before = p_before,
       settle_after = p_before + make_interval(secs => intent.timeout_seconds), error = null, settled_by = null
     where c.org_id = p_org and c.id = intent.id and c.job_id = p_job
-      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared'))
+      and (intent."grant" or c.status in ('allowed', 'intended', 'uncertain', 'cleared', 'parked'))
       and (intent.verdict is null or may_be_sent(intent.verdict, intent.rule, intent.standing_id));
     if not found then
       raise exception using errcode = 'CX409', detail = 'not_authorised',
@@ -119,7 +119,7 @@ begin
 end
 $$;
 
--- What became of calls: done, failed, never sent, or in doubt. p_job: whose calls they must be; null where the call alone is known.
+-- What became of calls: done, failed, never sent, in doubt, or given up until what they themselves wait for is there. p_job: whose calls they must be; null where the call alone is known.
 create or replace function record_outcomes(p_org uuid, p_job uuid, p_outcomes jsonb, p_results text[], p_now timestamptz)
   returns boolean
   language plpgsql set search_path = public, pg_temp as $$
@@ -131,11 +131,12 @@ begin
     update tool_call c
     set status = outcome.status, result = p_results[outcome.result]::jsonb, result_id = outcome.result_id,
       error = outcome.error, settled_by = outcome.settled_by,
-      finished_at = case when outcome.status <> 'uncertain' then p_now end
+      finished_at = case when outcome.status not in ('uncertain', 'parked') then p_now end
     where c.org_id = p_org and c.id = outcome.id and (p_job is null or c.job_id = p_job) and c.status = any (case outcome.status
-      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared']
+      when 'rejected' then array['awaiting', 'allowed', 'approved', 'cleared', 'parked']
       when 'uncertain' then array['intended', 'uncertain']
-      else array['intended', 'uncertain', 'cleared'] end);
+      when 'parked' then array['intended', 'uncertain']
+      else array['intended', 'uncertain', 'cleared', 'parked'] end);
     if not found then
       perform call_changed();
     end if;

@@ -44,14 +44,64 @@ begin
 end
 $$;
 
+-- The call of a session that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same
+-- identity, and begun by another process than p_runner or in doubt.
+create or replace function doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea) returns uuid
+  language sql stable set search_path = public, pg_temp as $$
+  select x.call_id from external_call x
+  join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+  where x.org_id = p_org and x.job_id = p_job and x.request_hash = p_request_hash and x.asker = p_asker
+    and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner))
+  order by x.created_at, x.call_id limit 1
+$$;
+
+-- The call that a key joined while that one was in doubt.
+create or replace function joined_call(p_org uuid, p_agent uuid, p_opener uuid, p_key text, p_request_hash bytea) returns uuid
+  language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  joined external_call_key%rowtype;
+begin
+  select * into joined from external_call_key k
+  where k.org_id = p_org and k.agent_id = p_agent and k.opener = p_opener and k.key = p_key;
+  if joined.request_hash <> p_request_hash then
+    raise exception using errcode = 'CX409', detail = 'call_key_reused', message = 'This key stands for another call of the agent.',
+      hint = 'Send a new key with a new call; repeat a key only with the same tool and arguments.';
+  end if;
+  return joined.call_id;
+end
+$$;
+
+-- A new key stands for a call that is in doubt (p_call: one of doubted_call) from now on.
+create or replace function join_doubt(
+  p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_actions text[], p_bodies bytea[])
+  returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job job%rowtype;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash) is distinct from p_call then
+    perform call_changed();
+  end if;
+  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
+  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call;
+  perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+    array_fill(p_job, array[cardinality(p_actions)]));
+end
+$$;
+
 -- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
+-- p_runner, p_request_hash: null where its agent does not say which process runs it; then nothing is joined and nothing doubted.
 -- p_acts: refused where an atlas of the session keeps out whoever asks (p_caller, p_person: see require_atlas_access).
+drop function if exists call_context(uuid, uuid, uuid, text, text, bytea, boolean, uuid, uuid);
+
 create or replace function call_context(
   p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid,
-  p_person uuid)
+  p_person uuid, p_runner text, p_request_hash bytea)
   returns table (
     job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text,
-    earlier uuid, turned_down boolean, bound jsonb, known_risk text, at timestamptz)
+    earlier uuid, joined uuid, doubted uuid, turned_down boolean, bound jsonb, known_risk text, at timestamptz)
   language plpgsql set search_path = public, pg_temp as $$
 #variable_conflict use_column
 begin
@@ -67,6 +117,10 @@ begin
       (select x.call_id from external_call x
         where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
           and x.key = p_key),
+      case when p_runner is not null then
+        joined_call(p_org, s.agent_id, coalesce(s.user_account_id, s.opened_by), p_key, p_request_hash) end,
+      case when p_runner is not null then
+        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.turned_down),
@@ -160,7 +214,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
-    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid);
+    declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid, runner text, request_hash text);
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -170,6 +224,11 @@ begin
   if not fresh then
     return next;
     return;
+  end if;
+  if declared.runner is not null and (
+      joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null
+      or doubted_call(p_org, p_job, declared.asker, declared.runner, decode(declared.request_hash, 'hex')) is not null) then
+    perform call_changed();
   end if;
   perform require_open(the_job);
   perform require_policies(p_org, declared.policies);
@@ -193,11 +252,12 @@ begin
     p_org, p_job, the_job.session_id, jsonb_build_array(p_call || jsonb_build_object('step', step_index)), array[p_arguments],
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
-    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at)
+    asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at,
+    runner, request_hash)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
     declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at);
+    declared.callback_id, at, declared.runner, decode(declared.request_hash, 'hex'));
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
@@ -216,7 +276,7 @@ begin
 end
 $$;
 
--- A call begins (p_intent: one of record_intents): what allowed it is consumed here. p_seen and p_attempt are what whoever decided it
+-- A call begins (p_intent: one of record_intents, with its `runner`): what allowed it is consumed here. p_seen and p_attempt are what whoever decided it
 -- saw; where that changed meanwhile, nothing is written and they look again.
 create or replace function intend_call(
   p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
@@ -242,7 +302,7 @@ begin
   before := at + make_interval(secs => p_dispatch_seconds);
   perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
   update external_call x
-  set sender = p_sender, begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
+  set sender = p_sender, runner = p_intent ->> 'runner', begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
   where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
@@ -338,7 +398,7 @@ begin
     raise exception using errcode = 'CX409', detail = 'call_settled',
       message = format('This call is %s already.', was.status), hint = 'The first outcome stands; read it with `cortex call show`.';
   end if;
-  if was.status not in ('intended', 'uncertain', 'cleared') then
+  if was.status not in ('intended', 'uncertain', 'cleared', 'parked') then
     raise exception using errcode = 'CX409', detail = 'call_not_begun',
       message = format('This call is %s: it was not begun.', was.status),
       hint = 'Report its intent first, and run nothing before that was answered.';

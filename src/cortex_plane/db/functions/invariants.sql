@@ -52,8 +52,8 @@ create or replace function tool_call_is_sound(
   language plpgsql immutable parallel safe set search_path = public, pg_temp as $$
 declare
   broken text := case
-    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'completed', 'failed', 'rejected',
-        'answered')
+    when status not in ('awaiting', 'allowed', 'approved', 'intended', 'uncertain', 'cleared', 'parked', 'completed', 'failed',
+        'rejected', 'answered')
       then 'chk_tool_call_status'
     when (status in ('completed', 'failed', 'rejected', 'answered')) <> (finished_at is not null) then 'chk_tool_call_end'
     when length(input_hash) <> 32 then 'chk_tool_call_hash'

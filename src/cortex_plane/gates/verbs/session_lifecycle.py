@@ -9,7 +9,7 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.kernel.errors import CortexError
+from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
 from cortex_plane.kernel.text import in_words
@@ -17,28 +17,43 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
-from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals
+from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
 async def create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None) -> Session:
-    return await session_gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
+    """Open a session. With an outside id the caller's open session of that name is found, and only if there is none a new one opens."""
+    for _ in range(TRIES):
+        try:
+            return await session_gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
+        except AlreadyExists:
+            # Somebody opened it at the same moment: now it is there.
+            if draft.outside_id is None:
+                raise
+    raise Conflict(
+        "A session with this outside id is opened and ended all the time.", code="retry", hint="Send it again."
+    )
 
 
 async def _create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None) -> Session:
     async with db.transaction(actor.org_id) as tx:
 
         async def make() -> UUID:
+            if draft.outside_id is not None and (
+                known := await _find_outside(tx, actor, draft.agent, draft.outside_id)
+            ):
+                return known
             agent = await agent_for_new_session(tx, draft.agent)
             id = new_id()
             await sessions_store.insert_session(
                 tx, id, draft.kind, actor.user_account_id, agent.id, draft.title or None,
-                draft.context, actor,
+                draft.context, actor, outside_id=draft.outside_id,
             )  # fmt: skip
+            named = {} if draft.outside_id is None else {"outside_id": draft.outside_id}
             await proof_store.append_to_session(
-                tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id))]
+                tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id), **named)]
             )
             await agents.bind_atlases(tx, actor, id, agent, draft.atlases)
             await agents.require_atlas_access(tx, actor, id)
@@ -49,6 +64,21 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
         return require_found(await sessions_store.get_session(tx, id, None), "session")
+
+
+async def _find_outside(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> UUID | None:
+    """The actor's open session with this outside id. One whose job is over ends here: a new one takes its place."""
+    row = await find_outside_session(tx, actor, agent_ref, outside_id)
+    if row is None:
+        return None
+    id: UUID = row["id"]
+    if not row["is_over"]:
+        await agents.require_atlas_access(tx, actor, id)
+        return id
+    locked = await sessions_store.lock_session(tx, id, None)
+    if locked is not None and locked["status"] != SessionStatus.TERMINATED:
+        await _end(tx, actor, id, "its job is over", None)
+    return None
 
 
 @verb(Permission.SESSION_TERMINATE)
@@ -113,6 +143,7 @@ async def end_long_paused(db: Database) -> None:
 
 
 AT_ONCE = 500
+TRIES = 5
 Reason = Callable[[Transaction, Row], Awaitable[str | None]]
 """Why a session ends now, under its lock; None where it does not."""
 

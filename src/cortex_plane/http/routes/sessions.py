@@ -183,6 +183,7 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(call_routes.SETTLE_CALL, outcomes.settle_call),
     answer(call_routes.COMPLETE_SESSION, external.complete),
     answer(call_routes.FAIL_SESSION, external.fail),
+    answer(call_routes.REPORT_USAGE, external.report_usage),
     answer(call_routes.RESOLVE_REQUEST, resolutions.resolve),
     answer(call_routes.GET_RESOLUTION, resolutions.get_resolution),
     answer(call_routes.EXECUTE_RESOLUTION, resolutions.execute_resolution),

@@ -35,6 +35,8 @@ class CallStatus(StrEnum):
     """Nobody knows whether it happened; a person is asked."""
     CLEARED = "cleared"
     """A person said that it did not happen: it may be sent once more."""
+    PARKED = "parked"
+    """It began elsewhere and ended without acting, because what it called waits. It may begin again as it was allowed or approved."""
     COMPLETED = "completed"
     FAILED = "failed"
     REJECTED = "rejected"

@@ -13,6 +13,7 @@ from uuid import UUID
 import orjson
 from pydantic import Field
 from pydantic.dataclasses import dataclass as draft
+from pydantic_core import PydanticCustomError
 
 from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.completions import AssistantTurn, ToolTurn, Turn, UserTurn
@@ -103,6 +104,8 @@ class Session:
     """What its agent does now."""
     end_reason: str | None = None
     """Why its agent ended it. It ends when none of its jobs is open any more."""
+    outside_id: str | None = None
+    """What the world of its agent calls it: a thread, a conversation, a run."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -116,6 +119,13 @@ class SessionDraft:
     context: JsonObject = Field(default_factory=dict)
     atlases: AtlasIds = Field(default_factory=list)
     """Atlases that it is bound to beside those of its agent."""
+    outside_id: ExternalId | None = None
+    """Of an external session: what your agent's own world calls it, such as the id of a thread, a conversation or a run. Where you have
+    an open session with this agent under it, that one is the answer."""
+
+    def __post_init__(self) -> None:
+        if self.outside_id is not None and self.kind is not SessionKind.EXTERNAL:
+            raise PydanticCustomError("outside_id", "is for sessions of the kind `external`")
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

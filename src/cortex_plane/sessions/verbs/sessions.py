@@ -11,7 +11,7 @@ from uuid import UUID
 from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.agents import Agent, AgentStatus
 from cortex_plane.approvals import store as approvals_store
-from cortex_plane.db.database import Database, Transaction, after, page
+from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.kernel.errors import Conflict, Forbidden
 from cortex_plane.kernel.fields import parse
@@ -61,6 +61,13 @@ def require_api(agent: Agent) -> None:
             code="channel_not_permitted",
             hint="Add the channel to the agent's channel_permissions, or use a permitted channel.",
         )
+
+
+async def find_outside_session(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> Row | None:
+    """The actor's open session of this agent with this outside id, and whether its job is over."""
+    agent = require_found(await agents_store.get_agent(tx, agent_ref), "agent")
+    require_api(agent)
+    return await tx.row(queries.find_outside_session, agent.id, actor.identity, outside_id)
 
 
 async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID, Fact]:
@@ -115,9 +122,10 @@ async def list_sessions(
     status: SessionStatus | None = None,
     agent: str | None = None,
     member_id: UUID | None = None,
+    outside_id: str | None = None,
 ) -> Page[Session]:
     agent_id = require_found(await agents_store.get_agent(tx, agent), "agent").id if agent else None
-    filters = (actor.sees, member_id, status, agent_id)
+    filters = (actor.sees, member_id, status, agent_id, outside_id)
     return page(Session, await tx.rows(queries.list_sessions, *after(position), limit + 1, *filters), limit)
 
 

@@ -1,0 +1,222 @@
+"""Calls that give up because what they called waits, and calls that are asked for again under another key while one is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+
+from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
+from cortex_plane.approvals.verbs import settlements
+from cortex_plane.calls.verbs import deadlines
+from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.kernel.ids import new_id
+from tests.calls.test_http_calls import asked, decide, ended, looked, opened, post
+from tests.fixtures.clock import Clock
+from tests.fixtures.people import World, apply_policies
+from tests.fixtures.waits import lock_waiters
+
+DENIED = 'policies: [{name: no, target: "*", effect: deny}]'
+
+
+@pytest_asyncio.fixture
+async def clock(world: World, admin: asyncpg.Connection) -> Clock:
+    return await Clock.install(admin, datetime.now(UTC))
+
+
+async def trail(http: httpx.AsyncClient, world: World, session: str) -> list[str]:
+    answer = await http.get("/v1/audit", params={"session_id": session, "limit": 200}, headers=world.admin.headers)
+    return [entry["action"] for entry in answer.json()["items"]]
+
+
+async def cards(http: httpx.AsyncClient, world: World, session: str) -> list[dict[str, Any]]:
+    query = {"status": "pending", "session_id": session}
+    answer = await http.get("/v1/approvals", params=query, headers=world.admin.headers)
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+# Parked ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.931")
+async def test_a_parked_call_goes_on_with_the_approval_that_it_had(
+    http: httpx.AsyncClient, strict: World, admin: asyncpg.Connection
+) -> None:
+    clock = await Clock.install(admin, datetime.now(UTC))
+    session = await opened(http, strict.service)
+    call = await asked(http, strict.service, session, key="outer", timeout_seconds=60)
+    await decide(strict, call)
+    for attempt in (1, 2, 3, 4, 5):
+        run = await asked(
+            http, strict.service, session, key="outer", timeout_seconds=60, dispatch=True, sender=f"s{attempt}"
+        )
+        assert (run["next"], run["attempt"], run["id"]) == ("run", attempt, call["id"])
+        receipt = await ended(http, strict.service, run, "parked", attempt=attempt, error="its subagent waits")
+        assert (receipt["status"], receipt["approval_id"]) == ("parked", None)
+        # Told twice the same, nothing changes.
+        await ended(http, strict.service, run, "parked", attempt=attempt, error="its subagent waits")
+        shown = await looked(http, strict.service, call["id"])
+        assert (shown["next"], shown["status"]) == ("begin", "parked")
+        # However long it waits, nobody is asked whether it happened.
+        await clock.advance(timedelta(minutes=30))
+        assert (await deadlines.tick(strict.db, new_id(), "scheduler")).done == []
+        assert await cards(http, strict, session) == []
+    assert (await trail(http, strict, session)).count("call_parked") == 5
+    # It is not over: its session cannot be completed over it.
+    refused = await post(http, strict.service, f"/v1/sessions/{session}/complete", status=409)
+    assert refused["code"] == "calls_open"
+    run = await asked(http, strict.service, session, key="outer", timeout_seconds=60, dispatch=True, sender="last")
+    await ended(http, strict.service, run, "completed", result="done")
+    assert (await looked(http, strict.service, call["id"]))["next"] == "use"
+    # After the grant's time it needs another yes.
+    other = await asked(http, strict.service, session, key="second", timeout_seconds=60)
+    await decide(strict, other)
+    run = await asked(http, strict.service, session, key="second", timeout_seconds=60, dispatch=True, sender="s")
+    await ended(http, strict.service, run, "parked")
+    await clock.advance(timedelta(days=2))
+    late = await asked(http, strict.service, session, key="second", timeout_seconds=60, dispatch=True, sender="t")
+    assert (late["next"], late["status"]) == ("wait", "awaiting")
+    assert [card["kind"] for card in await cards(http, strict, session)] == ["call"]
+
+
+@pytest.mark.proves("D.931")
+async def test_a_parked_call_is_judged_again_and_ends_with_its_session(http: httpx.AsyncClient, world: World) -> None:
+    session = await opened(http, world.service)
+    calls = [await asked(http, world.service, session, key=key, dispatch=True, sender="s") for key in ("one", "two")]
+    for call in calls:
+        await ended(http, world.service, call, "parked")
+    again = await asked(http, world.service, session, key="one", dispatch=True, sender="t")
+    assert (again["next"], again["attempt"]) == ("run", 2)
+    # The outcome of the attempt before says nothing about this one.
+    late = await ended(http, world.service, calls[0], "parked", attempt=1, status=409)
+    assert late["code"] == "attempt_over"
+    await ended(http, world.service, again, "parked")
+    await apply_policies(world.db, world.admin.actor, DENIED)
+    denied = await asked(http, world.service, session, key="one", dispatch=True, sender="u")
+    assert (denied["next"], denied["status"]) == ("stop", "rejected")
+    await post(http, world.service, f"/v1/sessions/{session}/fail", error="enough")
+    assert (await looked(http, world.service, calls[1]["id"]))["status"] == "rejected"
+
+
+@pytest.mark.proves("D.931")
+async def test_parking_settles_a_doubt_and_needs_an_attempt(http: httpx.AsyncClient, world: World) -> None:
+    session = await opened(http, world.service)
+    call = await asked(http, world.service, session, key="k", dispatch=True, sender="s")
+    await ended(http, world.service, call, "unknown")
+    assert len(await cards(http, world, session)) == 1
+    await ended(http, world.service, call, "parked")
+    assert await cards(http, world, session) == []
+    refused = await ended(http, world.service, call, "parked", result=1, status=422)
+    assert "parked" in refused["detail"]
+    unbegun = await asked(http, world.service, session, key="l")
+    refused = await ended(http, world.service, unbegun, "parked", status=409)
+    assert refused["code"] == "call_not_begun"
+
+
+# Doubted ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("D.932")
+@pytest.mark.parametrize("verdict", list(Verdict))
+async def test_a_new_key_for_a_call_in_doubt_is_that_call(
+    http: httpx.AsyncClient, world: World, clock: Clock, verdict: Verdict
+) -> None:
+    """Its process was killed in the tool, and the model was asked again."""
+    session = await opened(http, world.service)
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    again: dict[str, Any] = {"key": "id-2", "dispatch": True, "sender": "t", "runner": "p2"}
+    second = await asked(http, world.service, session, **again)
+    assert (second["id"], second["next"], second["key"]) == (first["id"], "wait", "id-1")
+    await clock.advance(timedelta(hours=1))
+    assert (await deadlines.tick(world.db, new_id(), "scheduler")).done == ["doubted"]
+    assert (await asked(http, world.service, session, **again))["next"] == "wait"
+    # Also for the process that doubts it itself.
+    assert (await asked(http, world.service, session, key="id-3", runner="p1", sender="u"))["id"] == first["id"]
+    other = await asked(http, world.service, session, key="id-4", runner="p2", arguments={"order": "B"}, sender="v")
+    assert other["id"] != first["id"]
+    (card,) = await cards(http, world, session)
+    answer = EffectAnswer(verdict=verdict)
+    await settlements.answer(world.db, world.admin.actor, card["id"], answer, Channel.API)
+    # Who joined it goes on with it.
+    settled = await asked(http, world.service, session, **again)
+    expected = {Verdict.HAPPENED: "use", Verdict.DID_NOT_HAPPEN: "run", Verdict.FAIL: "stop"}
+    assert (settled["id"], settled["next"]) == (first["id"], expected[verdict])
+    if verdict is Verdict.DID_NOT_HAPPEN:
+        await ended(http, world.service, settled, "failed")
+    # The doubt is over: whoever asks now asks for something new.
+    new = await asked(http, world.service, session, key="id-5", dispatch=True, sender="w", runner="p2")
+    assert (new["id"] != first["id"], new["next"]) == (True, "run")
+    reused = await asked(http, world.service, session, **(again | {"arguments": {"order": "C"}}), status=409)
+    assert reused["code"] == "call_key_reused"
+    assert (await trail(http, world, session)).count("call_doubt_joined") == 2
+
+
+@pytest.mark.proves("D.932")
+async def test_equal_calls_of_one_process_and_of_those_that_do_not_say_which_both_run(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    session = await opened(http, world.service)
+    runners: list[dict[str, Any]] = [{"runner": "p1"}, {}]
+    for runner in runners:
+        calls = [
+            await asked(
+                http,
+                world.service,
+                session,
+                key=f"{number}{runner}".replace(" ", ""),
+                dispatch=True,
+                sender="s",
+                **runner,
+            )
+            for number in (1, 2)
+        ]
+        assert [call["next"] for call in calls] == ["run", "run"]
+        assert calls[0]["id"] != calls[1]["id"]
+    # What only reads is read again.
+    reads = [
+        await asked(
+            http, world.service, session, key=f"r{n}", dispatch=True, sender="s", runner=f"p{n}", read_only=True
+        )
+        for n in (1, 2)
+    ]
+    assert [call["next"] for call in reads] == ["run", "run"]
+    # Another session is another conversation.
+    other = await opened(http, world.service)
+    call = await asked(http, world.service, other, key="other", dispatch=True, sender="s", runner="p2")
+    assert call["next"] == "run"
+
+
+@pytest.mark.proves("D.932")
+async def test_of_two_processes_that_ask_at_once_one_acts(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
+    session = await opened(http, world.service)
+    async with admin.transaction(), asyncio.timeout(30):
+        await admin.execute("select from job where session_id = $1::text::uuid for update", session)
+        asking = [
+            asyncio.create_task(
+                asked(http, world.service, session, key=f"k{n}", dispatch=True, sender=f"s{n}", runner=f"p{n}")
+            )
+            for n in (1, 2, 3)
+        ]
+        while True:
+            if await lock_waiters(admin, "authorize_call") == len(asking):
+                break
+            await asyncio.sleep(0)
+    calls = await asyncio.gather(*asking)
+    assert len({call["id"] for call in calls}) == 1
+    assert sorted(call["next"] for call in calls) == ["run", "wait", "wait"]
+    # A process that died and one that took over: whoever begins it says which process runs it now.
+    (run,) = [call for call in calls if call["next"] == "run"]
+    await ended(http, world.service, run, "completed", result=1)
+    allowed = await asked(http, world.service, session, key="late", runner="p1", sender="x", arguments={"n": 1})
+    intent = {"input_hash": allowed["input_hash"], "sender": "y", "runner": "p2"}
+    assert (await post(http, world.service, f"/v1/calls/{allowed['id']}/intent", **intent))["next"] == "run"
+    same = await asked(http, world.service, session, key="later", runner="p1", sender="z", arguments={"n": 1})
+    assert same["id"] == allowed["id"]

@@ -1,0 +1,228 @@
+"""What adapters of agent frameworks ask the plane, and that nothing runs where it does not say so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from cortex_plane import Client
+from cortex_plane.agents.model.tool_names import ToolNames
+from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.calls.model import ReportedUsage, call_key
+from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
+from cortex_plane.client.dialogue import ApprovalPending
+from tests.client.test_guard import decide_soon, ledger
+from tests.conftest import Urls
+from tests.fixtures.apart import Apart, beside
+from tests.fixtures.people import World, apply_policies
+
+SCHEMA = {"type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
+INNER_ASKS = """
+policies:
+  - {name: ask, target: "inner.*", effect: requires_approval}
+  - {name: rest, target: "*", effect: allow}
+"""
+REFUND = ToolOptions(parameters=SCHEMA, timeout=60)
+
+
+@pytest.fixture
+def server(urls: Urls) -> Iterator[Apart]:
+    with beside(urls.app) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def careful(server: Apart, strict: World) -> AsyncIterator[Client]:
+    async with Client(server.url, strict.service.secret) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def plane(server: Apart, world: World) -> AsyncIterator[Client]:
+    async with Client(server.url, world.service.secret) as client:
+        yield client
+
+
+def calls_of(plane: Client, session: str = "thread 1", **more: Any) -> PlaneCalls:
+    return PlaneCalls(plane, agent="deployer", session=session, names=ToolNames(prefix="agent"), **more)
+
+
+@pytest.mark.proves("D.935")
+@pytest.mark.parametrize("face", ["async", "sync"])
+async def test_a_call_waits_runs_once_as_approved_and_is_used_afterwards(
+    server: Apart, careful: Client, strict: World, face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(key: str, tool: ToolOptions = REFUND) -> PlaneAnswer:
+        # As after a restart: nothing of an earlier question is known.
+        async with Client(server.url, strict.service.secret) as client:
+            calls = calls_of(client)
+            if face == "sync":
+                return await asyncio.to_thread(calls.sync.authorize, "createRefund", {"cents": 5}, key, tool)
+            return await calls.authorize("createRefund", {"cents": 5}, key, tool)
+
+    first = await ask("call 1")
+    assert (first.next, first.tool, first.attempt) == (Advice.WAIT, "agent.create_refund", 1)
+    assert first.link == f"{server.url}/approvals/{first.approval_id}"
+    assert first.deadline is not None
+    await decide_soon(strict, arguments={"cents": 4})
+    run = await ask("call 1")
+    assert (run.next, run.arguments, run.edited, run.call_id) == (Advice.RUN, {"cents": 4}, True, first.call_id)
+    assert run.edit_note == 'An approver changed the arguments: it ran with {"cents":4}.'
+    # Another process, while this one runs it.
+    assert (await ask("call 1")).next is Advice.DOUBT
+    calls = calls_of(careful)
+    if face == "sync":
+        await asyncio.to_thread(calls.sync.completed, run, {"id": "r-1"})
+    else:
+        await calls.completed(run, {"id": "r-1"})
+    used = await ask("call 1")
+    assert (used.next, used.result) == (Advice.USE, {"id": "r-1"})
+    with caplog.at_level(logging.WARNING, "cortex_plane"):
+        waiting = asyncio.create_task(ask("call 2", ToolOptions(parameters=SCHEMA, timeout=60, wait=30)))
+        await decide_soon(strict, Choice.DENIED, reason="no more today")
+        denied = await waiting
+    assert denied.next is Advice.STOP
+    assert "no more today" in str(denied.reason)
+    (line,) = [record.getMessage() for record in caplog.records if "waits for a person" in record.getMessage()]
+    assert line.endswith(f"{server.url}/approvals/{denied.approval_id}")
+    (session,) = [session async for session in careful.sessions.list(outside_id="thread 1")]
+    assert session.kind == "external"
+
+
+@pytest.mark.proves("D.935")
+async def test_a_killed_process_leaves_a_doubt_for_whatever_id_the_model_gives(plane: Client, world: World) -> None:
+    dead, alive = calls_of(plane, runner="dead"), calls_of(plane, runner="alive")
+    begun = await dead.authorize("pay", {"n": 1}, "id-1")
+    assert begun.next is Advice.RUN
+    again = await alive.authorize("pay", {"n": 1}, "id-2")
+    assert (again.next, again.call_id) == (Advice.DOUBT, begun.call_id)
+    await dead.unknown(begun, "it may have been sent")
+    asked = await alive.authorize("pay", {"n": 1}, "id-2")
+    assert asked.next is Advice.DOUBT
+    assert asked.approval_id is not None
+    # Equal calls of one process both run.
+    pair = [await alive.authorize("pay", {"n": 2}, key) for key in ("a", "b")]
+    assert [answer.next for answer in pair] == [Advice.RUN, Advice.RUN]
+    await alive.failed(pair[0], "no")
+    await alive.raised(pair[1], ApprovalPending("what it called waits"))
+    assert (await alive.authorize("pay", {"n": 2}, "a")).next is Advice.STOP
+    parked = await alive.authorize("pay", {"n": 2}, "b")
+    assert (parked.next, parked.attempt) == (Advice.RUN, 2)
+    await alive.parked(parked, "a subagent")
+    await alive.report_usage(ReportedUsage(model="m", prompt_tokens=3, completion_tokens=4), key="turn")
+    await alive.report_usage(ReportedUsage(model="m", prompt_tokens=3, completion_tokens=4), key="turn")
+    assert [row.prompt_tokens async for row in plane.usage.list()] == [3]
+    assert {call.status for call in await ledger(world)} == {"uncertain", "failed", "parked"}
+
+
+@pytest.mark.proves("D.931")
+async def test_a_guarded_function_around_one_that_waits_is_parked(plane: Client, world: World) -> None:
+    await apply_policies(world.db, world.admin.actor, INNER_ASKS)
+
+    @plane.guard("inner.act", agent="deployer", key="inner", wait=0)
+    def inner() -> str:
+        return "acted"
+
+    @plane.guard("outer.act", agent="deployer", key="outer")
+    def outer() -> str:
+        return f"outer {inner()}"
+
+    for _ in range(2):
+        with pytest.raises(ApprovalPending):
+            await asyncio.to_thread(outer)
+        assert [(call.tool, call.status) for call in await ledger(world)] == [
+            ("outer.act", "parked"), ("inner.act", "awaiting"),
+        ]  # fmt: skip
+    await decide_soon(world)
+    assert await asyncio.to_thread(outer) == "outer acted"
+    assert [(call.status, call.attempt) for call in await ledger(world)] == [("completed", 3), ("completed", 1)]
+
+
+@pytest.mark.proves("D.935")
+async def test_a_session_that_ended_is_opened_anew(plane: Client) -> None:
+    calls = calls_of(plane)
+    await calls.completed(await calls.authorize("pay", {}, "1"), None)
+    (session,) = [session async for session in plane.sessions.list(outside_id="thread 1")]
+    await plane.sessions.terminate(session.id)
+    assert (await calls.authorize("pay", {}, "2")).next is Advice.RUN
+    # What ran stays known.
+    assert (await calls.authorize("pay", {}, "1")).next is Advice.USE
+    assert len([session async for session in plane.sessions.list(outside_id="thread 1")]) == 2
+
+
+def answers(*responses: Any) -> httpx.MockTransport:
+    """A plane that opens sessions, and answers calls with these."""
+    rest = iter(responses)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/sessions":
+            return httpx.Response(201, json={"id": "s"})
+        response = next(rest)
+        if isinstance(response, Exception):
+            raise response
+        return response if isinstance(response, httpx.Response) else httpx.Response(201, json=response)
+
+    return httpx.MockTransport(answer)
+
+
+KNOWN = {"status": "allowed", "dispatch_before": None, "now": None, "id": "c", "held": False, "reason": None}
+
+
+@pytest.mark.proves("D.936")
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (httpx.ConnectError("refused"), "does not answer"),
+        (
+            httpx.Response(401, json={"code": "unauthenticated", "detail": "No such key.", "hint": "Make one."}),
+            "No such key. Make one.",
+        ),
+        (httpx.Response(200, text="<html>"), "cannot be read"),
+        (httpx.Response(200, json=[1]), "cannot be read"),
+        (httpx.Response(200, json={}), "cannot be read"),
+        (KNOWN | {"next": "fly"}, "does not know"),
+        (KNOWN | {"next": None}, "does not know"),
+        (KNOWN | {"next": "run", "dispatch_before": "tomorrow"}, "cannot be read"),
+        (httpx.Response(503, text="no"), "cannot be reached"),
+        (httpx.Response(302, text=""), "cannot be read"),
+    ],
+)
+async def test_whatever_goes_wrong_nothing_runs(response: Any, words: str) -> None:
+    repeated = [response] * 20
+    async with Client("http://plane", "key", transport=answers(*repeated)) as client:
+        answer = await calls_of(client, patience=0).authorize("pay", {}, "1")
+    assert answer.next is Advice.STOP
+    assert words in str(answer.reason)
+
+
+@pytest.mark.proves("D.936")
+async def test_a_tool_may_run_without_the_plane_where_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    tool = ToolOptions(when_unreachable="run")
+    down = httpx.ConnectError("refused")
+    async with Client("http://plane", "key", transport=answers(down, down)) as client:
+        calls = calls_of(client, patience=0)
+        answer = await calls.authorize("look", {"n": 1}, "1", tool)
+        assert (answer.next, answer.is_guarded, answer.arguments) == (Advice.RUN, False, {"n": 1})
+        await calls.completed(answer, None)
+    assert "runs unguarded" in caplog.text
+    wrong_key = httpx.Response(401, json={"code": "unauthenticated", "detail": "No.", "hint": None})
+    async with Client("http://plane", "key", transport=answers(wrong_key)) as client:
+        assert (await calls_of(client, patience=0).authorize("look", {}, "1", tool)).next is Advice.STOP
+        # What cannot be named or shown is refused before anything is sent.
+        assert (await calls_of(client).authorize("look", {"at": object()}, "1", tool)).next is Advice.STOP
+        calls = PlaneCalls(client, agent="deployer", session="t", names=ToolNames(["getUser"]))
+        assert "getUser" in str((await calls.authorize("get_user", {}, "1", tool)).reason)
+
+
+@pytest.mark.proves("D.935")
+def test_keys_are_made_of_session_and_call() -> None:
+    assert call_key("thread-1", "toolu_01") == "thread-1:toolu_01"
+    hashed = [call_key("thread 1", "a"), call_key("thread 1", "b"), call_key("x" * 255, "a")]
+    assert len(set(hashed)) == 3
+    assert all(key.startswith("sha256:") and len(key) == 71 for key in hashed)
