@@ -1104,10 +1104,12 @@ begin
       and (m.role = 'user' and (j.kind = 'task' or m.seq <= p_read_to) or m.role = 'system' and m.job_id = p_job)
     cross join lateral (
       select m.author_id
-      -- A message of a channel was brought by no key: whoever set its connection up could have made it.
+      -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(c.set_up_by) from channel_connection c where c.org_id = p_org and c.id = m.key_id) i (identity)
+      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
+        left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
+        where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
     union all
     select w.sender_id, format('sent the signal %s', w.name), null from job_wait w
@@ -1138,7 +1140,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(c.set_up_by) a (identity)
+    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
@@ -1150,11 +1152,18 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
-    -- A call that a connection asks for: whoever set it up could have made it.
+    -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
+    -- behind it could be that person.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null
     from job j join session s on s.org_id = p_org and s.id = j.session_id
     join channel_connection c on c.org_id = p_org and c.id = s.opened_by
     where j.org_id = p_org and j.id = p_job
+    union all
+    (select distinct unnest(m.vouched_by), 'vouched for the account that asked for the call', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    join channel_mapping m on m.org_id = p_org and m.connection_id = s.opened_by and m.user_account_id = any (p_askers)
+      and m.removed_at is null and m.account_proven_at is null
+    where j.org_id = p_org and j.id = p_job)
     union all
     select a.identity, 'asked for the call', null from unnest(p_askers) a (identity))
   , behind as materialized (
@@ -1474,7 +1483,9 @@ begin
   for free in
     select c.org_id, c.id, c.revision from channel_connection c
     left join channel_listener l on l.org_id = c.org_id and l.connection_id = c.id
-    where c.config ->> 'mode' in ('polling', 'socket', 'http') and c.disabled_at is null and c.channel_type = any (p_channels)
+    where c.config ->> 'mode' in ('polling', 'socket', 'gateway', 'http') and c.disabled_at is null and c.channel_type = any (p_channels)
+      -- Over HTTP Discord posts all that it has; of Slack the history is read besides.
+      and (c.channel_type, c.config ->> 'mode') is distinct from ('discord', 'http')
       and (l.connection_id is null or l.leased_until <= due)
     order by l.leased_until nulls first limit p_limit
   loop
@@ -1804,6 +1815,19 @@ begin
           to_char((this_minute + interval '1 minute') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
     end if;
   end loop;
+end
+$$;
+
+CREATE FUNCTION public.count_notifiers(p_id uuid, p_life interval) RETURNS integer
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  insert into notifier (id, expires_at) values (p_id, plane_now() + p_life)
+  on conflict (id) do update set expires_at = excluded.expires_at;
+  delete from notifier n where n.id in (
+    select o.id from notifier o where o.expires_at < (select plane_now()) for update skip locked);
+  return (select count(*) from notifier);
 end
 $$;
 
@@ -2581,9 +2605,36 @@ CREATE FUNCTION public.glob_matches(p_glob text, p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (p_text ~~ replace(replace(replace(replace(p_glob, '\'::text, '\\'::text), '%'::text, '\%'::text), '_'::text, '\_'::text), '*'::text, '%'::text));
 
-CREATE FUNCTION public.vouched_channels() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
+CREATE TABLE public.channel_connection (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    channel_type text NOT NULL,
+    name text NOT NULL,
+    disabled_at timestamp with time zone,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    sealed bytea,
+    failing_since timestamp with time zone,
+    disabled_reason text,
+    set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    agent_id uuid,
+    account text,
+    external_id text,
+    to_do text[] DEFAULT '{}'::text[] NOT NULL,
+    checked_at timestamp with time zone,
+    last_inbound_at timestamp with time zone,
+    last_outbound_at timestamp with time zone,
+    paused_until timestamp with time zone,
+    pause_reason text,
+    failures integer DEFAULT 0 NOT NULL,
+    CONSTRAINT chk_channel_connection_failures CHECK ((failures >= 0)),
+    CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
+    CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
+);
+
+ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.channel_mapping (
     org_id uuid NOT NULL,
@@ -2602,6 +2653,8 @@ CREATE TABLE public.channel_mapping (
     mac bytea,
     asked_at timestamp with time zone,
     last_used_at timestamp with time zone,
+    vouched_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    account_proven_at timestamp with time zone,
     CONSTRAINT chk_channel_mapping_removed CHECK (((removed_at IS NULL) OR (verified_at IS NULL))),
     CONSTRAINT chk_channel_mapping_suppressed CHECK (((suppressed_at IS NULL) = (suppressed_reason IS NULL))),
     CONSTRAINT chk_channel_user_id_not_empty CHECK ((length(TRIM(BOTH FROM channel_user_id)) > 0))
@@ -2609,10 +2662,22 @@ CREATE TABLE public.channel_mapping (
 
 ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 
+CREATE FUNCTION public.hands_behind(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((c).set_up_by || CASE WHEN ((((m).removed_at IS NULL) OR ((m).removed_at > p_at)) AND (((m).account_proven_at IS NULL) OR ((m).account_proven_at > p_at))) THEN COALESCE((m).vouched_by, '{}'::uuid[]) ELSE '{}'::uuid[] END);
+
+CREATE FUNCTION public.vouched_channels() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ARRAY['webhook'::text, 'github'::text, 'gitlab'::text];
+
+CREATE FUNCTION public.proof_time(m public.channel_mapping) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((m).channel_type = ANY (public.vouched_channels())) THEN (m).account_proven_at ELSE (m).proven_at END;
+
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
-    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (m.channel_type <> ALL (public.vouched_channels())) AND (m.proven_at <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
+    RETURN (EXISTS (SELECT FROM public.channel_mapping m WHERE ((m.org_id = has_proven_channel.p_org) AND (m.user_account_id = has_proven_channel.p_member) AND (public.proof_time(m.*) <= has_proven_channel.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_proven_channel.p_at)))));
 
 CREATE FUNCTION public.hear_signal(p_org uuid, p_id uuid, p_sessions uuid[], p_jobs uuid[], p_entries text[], p_data jsonb[], p_bodies bytea[], p_more boolean) RETURNS void
     LANGUAGE plpgsql
@@ -2657,7 +2722,8 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select unnest(c.set_up_by) union all select sponsors_of(p_org, c.set_up_by, p_at)) a (id)
+    cross join lateral (select hands_behind(c, m, p_at) as ids) h
+    cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
 
@@ -5681,6 +5747,25 @@ CREATE FUNCTION public.whole_checkpoint(p_checkpoint jsonb, p_memory jsonb) RETU
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((p_memory IS NULL) OR (jsonb_typeof((p_checkpoint #> '{memory_context,working_data}'::text[])) IS DISTINCT FROM 'object'::text) OR (jsonb_typeof((p_memory -> 'working_data'::text)) IS DISTINCT FROM 'object'::text)) THEN p_checkpoint ELSE jsonb_set(p_checkpoint, '{memory_context}'::text[], (((p_checkpoint -> 'memory_context'::text) || p_memory) || jsonb_build_object('working_data', ((p_checkpoint #> '{memory_context,working_data}'::text[]) || (p_memory -> 'working_data'::text))))) END;
 
+CREATE TABLE public.account_link (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    connection_id uuid NOT NULL,
+    user_account_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    state_hash bytea NOT NULL,
+    answered_at timestamp with time zone,
+    account_id text,
+    login text,
+    expires_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    mac bytea NOT NULL,
+    CONSTRAINT chk_account_link_hash CHECK ((length(state_hash) = 32)),
+    CONSTRAINT chk_account_link_named CHECK ((((account_id IS NULL) = (login IS NULL)) AND ((account_id IS NULL) OR (answered_at IS NOT NULL))))
+);
+
+ALTER TABLE ONLY public.account_link FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.agent_version (
     org_id uuid NOT NULL,
     agent_id uuid NOT NULL,
@@ -6041,37 +6126,6 @@ CREATE TABLE public.channel_chat (
 );
 
 ALTER TABLE ONLY public.channel_chat FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE public.channel_connection (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    channel_type text NOT NULL,
-    name text NOT NULL,
-    disabled_at timestamp with time zone,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    config jsonb DEFAULT '{}'::jsonb NOT NULL,
-    sealed bytea,
-    failing_since timestamp with time zone,
-    disabled_reason text,
-    set_up_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    agent_id uuid,
-    account text,
-    external_id text,
-    to_do text[] DEFAULT '{}'::text[] NOT NULL,
-    checked_at timestamp with time zone,
-    last_inbound_at timestamp with time zone,
-    last_outbound_at timestamp with time zone,
-    paused_until timestamp with time zone,
-    pause_reason text,
-    failures integer DEFAULT 0 NOT NULL,
-    CONSTRAINT chk_channel_connection_failures CHECK ((failures >= 0)),
-    CONSTRAINT chk_channel_type_lowercase CHECK ((channel_type = lower(channel_type))),
-    CONSTRAINT chk_channel_type_not_empty CHECK ((length(TRIM(BOTH FROM channel_type)) > 0))
-);
-
-ALTER TABLE ONLY public.channel_connection FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE public.channel_event (
     org_id uuid NOT NULL,
@@ -6569,6 +6623,11 @@ ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
+CREATE TABLE public.notifier (
+    id uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE public.org (
     id uuid NOT NULL,
     slug text NOT NULL,
@@ -6980,6 +7039,9 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
 ALTER TABLE ONLY public.event ATTACH PARTITION public.event_default DEFAULT;
 
+ALTER TABLE ONLY public.account_link
+    ADD CONSTRAINT account_link_pkey PRIMARY KEY (org_id, id);
+
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT agent_pkey PRIMARY KEY (org_id, id);
 
@@ -7115,6 +7177,9 @@ ALTER TABLE ONLY public.model_key
 ALTER TABLE ONLY public.notification
     ADD CONSTRAINT notification_pkey PRIMARY KEY (org_id, id);
 
+ALTER TABLE ONLY public.notifier
+    ADD CONSTRAINT notifier_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_pkey PRIMARY KEY (org_id);
 
@@ -7208,6 +7273,9 @@ ALTER TABLE ONLY public.tool_server
 ALTER TABLE ONLY public.tool_version
     ADD CONSTRAINT tool_version_pkey PRIMARY KEY (app, name, digest);
 
+ALTER TABLE ONLY public.account_link
+    ADD CONSTRAINT uq_account_link_session UNIQUE (org_id, session_id, connection_id);
+
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT uq_agent_name UNIQUE (org_id, name);
 
@@ -7277,6 +7345,10 @@ ALTER TABLE ONLY public.worker
 CREATE INDEX idx_event_approvals ON ONLY public.event USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
 
 CREATE INDEX event_default_org_id_created_at_idx ON public.event_default USING btree (org_id, created_at) WHERE (type = ANY (ARRAY['approval_requested'::text, 'approval_joined'::text, 'approval_edited'::text, 'approval_decided'::text, 'approval_expired'::text, 'approval_cancelled'::text, 'approval_reminded'::text, 'approval_escalated'::text, 'approval_voted'::text, 'approval_delegated'::text, 'effect_settled'::text]));
+
+CREATE INDEX idx_account_link_account ON public.account_link USING btree (org_id, user_account_id);
+
+CREATE INDEX idx_account_link_connection ON public.account_link USING btree (org_id, connection_id);
 
 CREATE INDEX idx_agent_list ON public.agent USING btree (org_id, created_at DESC, id DESC);
 
@@ -7360,7 +7432,7 @@ CREATE INDEX idx_channel_connection_failing ON public.channel_connection USING b
 
 CREATE INDEX idx_channel_connection_list ON public.channel_connection USING btree (org_id, created_at DESC, id DESC);
 
-CREATE INDEX idx_channel_connection_listens ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'http'::text])) AND (disabled_at IS NULL));
+CREATE INDEX idx_channel_connection_listeners ON public.channel_connection USING btree (org_id, id) WHERE (((config ->> 'mode'::text) = ANY (ARRAY['polling'::text, 'socket'::text, 'gateway'::text, 'http'::text])) AND (disabled_at IS NULL));
 
 CREATE INDEX idx_channel_connection_paused ON public.channel_connection USING btree (paused_until) WHERE (paused_until IS NOT NULL);
 
@@ -7632,6 +7704,12 @@ ALTER TABLE ONLY public.atlas_version
 
 ALTER TABLE ONLY public.channel_connection
     ADD CONSTRAINT channel_connection_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
+ALTER TABLE ONLY public.account_link
+    ADD CONSTRAINT fk_account_link_account FOREIGN KEY (org_id, user_account_id) REFERENCES public.user_account(org_id, id);
+
+ALTER TABLE ONLY public.account_link
+    ADD CONSTRAINT fk_account_link_connection FOREIGN KEY (org_id, connection_id) REFERENCES public.channel_connection(org_id, id);
 
 ALTER TABLE ONLY public.agent
     ADD CONSTRAINT fk_agent_config_version FOREIGN KEY (org_id, id, config_version) REFERENCES public.agent_version(org_id, agent_id, version) DEFERRABLE INITIALLY DEFERRED;
@@ -7942,6 +8020,8 @@ ALTER TABLE ONLY public.team
 ALTER TABLE ONLY public.tool_confirmation
     ADD CONSTRAINT tool_confirmation_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
+ALTER TABLE public.account_link ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.agent ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.agent_version ENABLE ROW LEVEL SECURITY;
@@ -8173,6 +8253,8 @@ ALTER TABLE public.stored_result ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.team ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.team_member ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY tenant ON public.account_link USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.agent USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -8469,6 +8551,26 @@ GRANT ALL ON FUNCTION public.forget_resolutions(p_unused interval, p_used interv
 REVOKE ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.forget_signals(p_older interval, p_limit integer) TO cortex_app;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_resolver;
+GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(revision) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(config) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
+
+GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
+
 GRANT SELECT,INSERT ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(metadata) ON TABLE public.channel_mapping TO cortex_app;
@@ -8488,6 +8590,10 @@ GRANT UPDATE(mac) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(asked_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(last_used_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(vouched_by) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT UPDATE(account_proven_at) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
@@ -8706,6 +8812,26 @@ GRANT UPDATE(last_used_at) ON TABLE public.standing_approval TO cortex_app;
 
 GRANT SELECT ON TABLE public.standing_shown TO cortex_app;
 
+GRANT SELECT,INSERT,DELETE ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(id) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(user_account_id) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(state_hash) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(answered_at) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(account_id) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(login) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(expires_at) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(created_at) ON TABLE public.account_link TO cortex_app;
+
+GRANT UPDATE(mac) ON TABLE public.account_link TO cortex_app;
+
 GRANT SELECT,INSERT ON TABLE public.agent_version TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.agent_version TO cortex_claimer;
@@ -8836,26 +8962,6 @@ GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
 GRANT UPDATE(agent_id) ON TABLE public.channel_chat TO cortex_app;
 
 GRANT UPDATE(updated_at) ON TABLE public.channel_chat TO cortex_app;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.channel_connection TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_resolver;
-GRANT SELECT(org_id) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_resolver;
-GRANT SELECT(id) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(channel_type) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(disabled_at) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(revision) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(config) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(failing_since) ON TABLE public.channel_connection TO cortex_scheduler;
-
-GRANT SELECT(paused_until) ON TABLE public.channel_connection TO cortex_scheduler;
 
 GRANT SELECT,INSERT ON TABLE public.channel_event TO cortex_app;
 GRANT DELETE ON TABLE public.channel_event TO cortex_scheduler;
@@ -9085,6 +9191,10 @@ GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.notifier TO cortex_app;
+
+GRANT UPDATE(expires_at) ON TABLE public.notifier TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.org TO cortex_app;
 
