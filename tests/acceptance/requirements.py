@@ -347,7 +347,8 @@ REQUIREMENTS = [
     _R("D.126", "No message shows a secret, at any depth; long arguments are cut with a link, hidden characters are shown."),
     _R("D.127", "Orgs take turns: a burst in one does not delay another's first message, and what is delivered or not yet due"
        " costs nothing."),
-    _R("D.128", "Every channel passes one behavioural suite: dispatch, every end, retries, dead letters, redelivery, order."),
+    _R("D.128", "Every channel passes one behavioural suite: dispatch, every end, retries, dead letters, redelivery, order, rate limits, an"
+       " hour without its vendor, and a connection that is taken away."),
     _R("D.129", "Only what a string may decide carries one: no token for high-risk templates, nothing for uncertain effects or"
        " for who may not decide any more."),
     _R("D.170", "Every decision that ends a request leaves one receipt in its transaction: tool, arguments, card and policy by"
@@ -875,10 +876,10 @@ REQUIREMENTS = [
     _R("D.823", "On a channel Approve stands only where the message shows every argument whole, and for the templates of high risk nowhere."),
     _R("D.824", "However a request ends, every copy of its card on every channel says so, and no button on them stays live."),
     _R("D.825", "One process listens to a connection; one that was stopped past its lease is not believed when it goes on."),
-    _R("D.826", "A pause that a vendor asks for is kept by all notifiers, for this connection alone; an hour without the vendor loses nothing"
-       " and floods nobody afterwards."),
+    _R("D.826", "A pause that a vendor asks for is kept by all notifiers, for this connection or this chat alone, and costs no message its place;"
+       " an hour without the vendor loses nothing and floods nobody afterwards."),
     _R("D.827", "A new connection says who it is at its vendor, or what is wrong; a kind that is not served is refused; one that its vendor"
-       " took away is disabled, and operators are told elsewhere."),
+       " took away is disabled, operators are told elsewhere, and messages wait until it is enabled."),
     _R("D.828", "A code that is typed on a channel makes its sender somebody's once they have confirmed the name shown to them; what a guest"
        " wrote stays theirs."),
     _R("D.840", "On Discord people write plain messages in direct chats, and in servers where they mention the bot; a break, or another process"

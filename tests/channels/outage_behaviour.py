@@ -78,7 +78,7 @@ class OutageSuite(ChannelSuite):
     async def _look(self, world: World, stage: ChannelStage, *others: Postbox) -> None:
         await drain(Notifier(world.db, [stage.channel, *others], PUBLIC_URL))
 
-    @pytest.mark.proves("D.826")
+    @pytest.mark.proves("D.128", "D.826")
     async def test_storm_of_rate_limits_is_obeyed_and_costs_no_message_its_place(
         self, strict: World, admin: asyncpg.Connection, stage: ChannelStage
     ) -> None:

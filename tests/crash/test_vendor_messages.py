@@ -108,6 +108,7 @@ async def test_killed_between_sending_and_recording(
         assert await whole(strict)
 
 
+@pytest.mark.proves("D.825")
 async def test_listener_that_was_stopped_and_goes_on_stores_nothing(
     world: World, urls: Urls, admin: asyncpg.Connection, workers: Workers
 ) -> None:
