@@ -78,7 +78,11 @@ begin
     from text_chunk c where c.org_id = p_org and c.job_id = newest.job_id and c.step_index = newest.step_index;
   end if;
 
-  if head.stream_id is null then
+  if not exists (select from notification n where n.org_id = p_org and n.id = head.stream_id and n.data ? 'stream') then
+    if head.stream_id is not null then
+      -- It has its last version already.
+      update session_head h set stream_id = null where h.org_id = p_org and h.session_id = p_session;
+    end if;
     if stream is null or (stream -> 'characters')::integer < p_first or chat.channel_type is distinct from p_channel then
       return false;
     end if;
@@ -91,7 +95,7 @@ begin
   end if;
 
   select n.* into message from notification n where n.org_id = p_org and n.id = head.stream_id for no key update skip locked;
-  if not found then
+  if not found or not message.data ? 'stream' then
     return false;
   end if;
   if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
