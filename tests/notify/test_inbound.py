@@ -35,7 +35,7 @@ from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections, links
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
-from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, delivery_of, link
+from tests.channels.behaviour import ASK, PUBLIC_URL, Deploying, Failure, delivery_of, link
 from tests.channels.interactive_behaviour import Plane, SeenMessage
 from tests.channels.plain_channel import KIND, SECRET, PlainChannel, PlainStage, vendor
 from tests.conftest import _application
@@ -475,6 +475,24 @@ async def test_reply_goes_to_where_its_person_wrote_last(
         await answered(world, admin, other)
         assert len(await stage.messages()) + len(await second.messages()) == 2, "it is read where it was asked"
     assert await admin.fetchval("select count(*) from message where role = 'assistant'") == 3
+
+
+@pytest.mark.proves("D.826")
+async def test_reply_that_failed_arrives_before_the_next_one(
+    world: World, admin: asyncpg.Connection, stage: PlainStage
+) -> None:
+    """Words of an agent are read in their order. One that is refused again and again keeps the others waiting for a while only."""
+    plane, _ = await talking(world, admin, stage, turn(text="on {message}"))
+    clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+    stage.fail(Failure.TEMPORARY, 1)
+    for words in ("one", "two"):
+        await plane.take(await stage.write("bea", words))
+        await answered(world, admin, plane)
+        await clock.advance(timedelta(microseconds=1))
+    assert await stage.messages() == []
+    await clock.advance(timedelta(minutes=1))
+    await plane.send()
+    assert [message.text for message in await stage.messages()] == ["on one", "on two"]
 
 
 async def test_reply_does_not_follow_somebody_who_left(

@@ -16,11 +16,14 @@ from cortex_plane.approvals.model.questions import QuestionForm
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.notifications import ChatReply, Occasion, TryAgain
+from cortex_plane.tenancy.model.identities import NotificationKind
 
 SCHEDULE = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, *(7200.0,) * 5)
 """Seconds to wait after each failure; after the last one a message is given up. A channel may have its own."""
 LONGEST_WAIT_SECONDS = 24 * 3600.0
 """Nobody may put us off for longer."""
+TRIES_IN_ORDER = 3
+"""So often a reply is tried before what comes after it in its chat is sent."""
 BREAKER_FAILURES = 5
 """So many tries of a connection that fail in a row pause it."""
 NO_BREAKER = 2**31 - 1
@@ -40,6 +43,12 @@ MOVED = "You wrote in another place meanwhile. The answer is there."
 def delay(attempts: int, chance: float, least: float | None, schedule: Sequence[float] = SCHEDULE) -> float:
     """Full jitter below the step of this failure (``attempts`` counts it), but not sooner than whoever refused it asked."""
     return max(chance * schedule[min(attempts, len(schedule)) - 1], min(least or 0.0, LONGEST_WAIT_SECONDS))
+
+
+def holds_lane(kind: NotificationKind, attempts: int) -> bool:
+    """Whether later messages to the same chat wait for one that failed. Words of an agent are read in their order; one that its vendor
+    refuses again and again keeps nothing else waiting."""
+    return kind is NotificationKind.REPLY and attempts <= TRIES_IN_ORDER
 
 
 def requested_pause(error: TryAgain) -> timedelta | None:

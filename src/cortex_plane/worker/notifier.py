@@ -318,17 +318,17 @@ class Notifier:
         schedule = outbox.schedule_of(channel)
         if message is not None and message.outgoing is not None:
             self._pause(message.outgoing.target.connection_id, error)
-        outcome = await deliveries.record_failed(
+        failure = await deliveries.record_failed(
             self.db, actor, lane, ids[0], error, begun=message, schedule=schedule, has_vendor=hasattr(channel, "traits")
         )
         id = ids.pop(0)
-        if outcome is None:
+        if failure is None:
             return False
         if channel is not None:
-            meters().delivered(channel.channel_type, outcome)
-        log.warning("message not delivered", notification=str(id), became=outcome, error=error.message)
-        if isinstance(error, TryAgain) and error.only_chat:
-            return False  # what is behind it goes to the same chat
+            meters().delivered(channel.channel_type, failure.result)
+        log.warning("message not delivered", notification=str(id), became=failure.result, error=error.message)
+        if failure.holds_lane:
+            return False
         return message is None or not self._is_paused(message)
 
     def _pause(self, connection_id: UUID, error: TryAgain | Undeliverable) -> None:

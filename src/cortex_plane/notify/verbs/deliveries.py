@@ -85,6 +85,17 @@ async def record_part(db: Database, lane: Lane, id: UUID, receipt: Sent) -> bool
         return await tx.value(queries.record_part, *arguments) is not None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedDelivery:
+    result: str
+    """`retry` or `dead`."""
+    holds_lane: bool = False
+    """What is behind it in its lane waits with it."""
+
+
+RETRIED, DEAD = FailedDelivery(result="retry"), FailedDelivery(result="dead")
+
+
 async def record_failed(
     db: Database,
     actor: Actor,
@@ -95,8 +106,8 @@ async def record_failed(
     begun: Prepared | None = None,
     schedule: Sequence[float] = SCHEDULE,
     has_vendor: bool = False,
-) -> str | None:
-    """`retry` or `dead`; None where somebody else took it over. ``begun`` is what the channel was given; None where it never
+) -> FailedDelivery | None:
+    """None where somebody else took it over. ``begun`` is what the channel was given; None where it never
     came to that. ``has_vendor``: all that goes over the connection goes to one vendor, which may be away as a whole."""
     reason = error.message[:LONGEST_ERROR]
     async with db.transaction(actor.org_id) as tx:
@@ -112,19 +123,19 @@ async def record_failed(
             if await tx.value(queries.retry_delivery, id, lane.claim, *waits) is None:
                 return None
             await _disable_connection(tx, actor, row["connection_id"], reason)
-            return "retry"
+            return RETRIED
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
             return None
         await _give_up(tx, actor, id, row, reason, suppress=error.address and not error.gone)
         if error.gone:
             await _disable_connection(tx, actor, row["connection_id"], reason)
-    return "dead"
+    return DEAD
 
 
 async def _retry(
     tx: Transaction, actor: Actor, lane: Lane, id: UUID, row: Row, error: TryAgain, attempts: int, begun: Prepared | None,
     schedule: Sequence[float], *, has_vendor: bool,
-) -> str | None:  # fmt: skip
+) -> FailedDelivery | None:  # fmt: skip
     reason, asked = error.message[:LONGEST_ERROR], delivery_rules.requested_pause(error)
     is_of_chat = begun is not None and asked is not None and error.only_chat
     is_of_connection = (
@@ -141,18 +152,18 @@ async def _retry(
         if await tx.value(queries.give_up_delivery, id, lane.claim, attempts, reason) is None:
             return None
         await _give_up(tx, actor, id, row, reason, suppress=False)
-        return "dead"
-    if is_of_chat:
-        kept = await tx.value(queries.hold_lane, id, lane.claim, attempts, reason, asked)
-    else:
-        # What the failed message would have shown: what is newer is not put off.
-        version = begun.version if begun else delivery_rules.ANY_VERSION
-        wait = None
-        if not is_of_connection or asked is None:
-            chance = random.random()  # noqa: S311 -- jitter
-            wait = timedelta(seconds=delivery_rules.delay(max(attempts, 1), chance, error.after_seconds, schedule))
-        kept = await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait)
-    return None if kept is None else "retry"
+        return DEAD
+    wait = asked if is_of_chat else None
+    if not is_of_chat and (not is_of_connection or asked is None):
+        chance = random.random()  # noqa: S311 -- jitter
+        wait = timedelta(seconds=delivery_rules.delay(max(attempts, 1), chance, error.after_seconds, schedule))
+    if is_of_chat or (wait is not None and delivery_rules.holds_lane(NotificationKind(row["kind"]), attempts)):
+        held = await tx.value(queries.hold_lane, id, lane.claim, attempts, reason, wait)
+        return None if held is None else FailedDelivery(result="retry", holds_lane=True)
+    # What the failed message would have shown: what is newer is not put off.
+    version = begun.version if begun else delivery_rules.ANY_VERSION
+    retried = await tx.value(queries.retry_delivery, id, lane.claim, version, attempts, reason, wait)
+    return None if retried is None else RETRIED
 
 
 async def _count_failure(
