@@ -19,10 +19,10 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
 from cortex_plane.http.app import Api, create_api, framed
-from cortex_plane.http.exchange import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
+from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
