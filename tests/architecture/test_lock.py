@@ -29,8 +29,9 @@ def test_the_lock_has_the_versions_of_the_constraints() -> None:
 
 def test_the_lock_has_all_that_is_required_and_what_builds_it() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert extras["all"] == ["cortex-plane[server,worker,embedded,slack]"]
-    wanted = names(PROJECT["dependencies"] + extras["server"] + extras["worker"] + extras["embedded"] + extras["slack"])
+    assert extras["all"] == ["cortex-plane[server,worker,embedded,slack,grpc]"]
+    brought = ("server", "worker", "embedded", "slack", "grpc")
+    wanted = names(PROJECT["dependencies"] + [requirement for name in brought for requirement in extras[name]])
     assert (wanted | names(build_requirements())) - set(pinned(LOCK.read_text())) == set()
 
 
