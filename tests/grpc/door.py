@@ -42,10 +42,10 @@ class Door:
 
 @asynccontextmanager
 async def open_door(
-    db: Database, rates: RequestRates | None = None, poll_seconds: float = 0.05, **settings: Any
+    db: Database, rates: RequestRates | None = None, metrics: Metrics | None = None, **settings: Any
 ) -> AsyncIterator[Door]:
-    metrics, feed = Metrics(), EventFeed(db, poll_seconds=poll_seconds)
-    app = create_app(db, metrics, feed, rates=rates)
+    figures, feed = metrics or Metrics(), EventFeed(db, poll_seconds=0.05)
+    app = create_app(db, figures, feed, rates=rates)
     try:
         async with grpc_door(Settings(port=0, grpc="on", **settings), app, db) as server:
             assert server is not None
@@ -54,7 +54,8 @@ async def open_door(
             finally:
                 feed.close()
     finally:
-        metrics.close()
+        if metrics is None:
+            figures.close()
 
 
 @dataclass

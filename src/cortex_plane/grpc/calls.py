@@ -24,8 +24,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.grpc.problems import DETAILS, refusal_of
 from cortex_plane.kernel.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, new_id
-from cortex_plane.kernel.in_flight import InFlight, OpenStreams, leave
-from cortex_plane.kernel.shares import SharedReads
+from cortex_plane.kernel.in_flight import InFlight, OpenStreams, SharedReads, leave
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import frame

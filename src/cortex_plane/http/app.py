@@ -26,9 +26,9 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.kernel.errors import TooLarge
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, InFlight, OpenStreams, RequestLimits, leave
+from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, InFlight, OpenStreams, RequestLimits, SharedReads, leave
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
-from cortex_plane.kernel.shares import SharedReads, Throttle
+from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed

@@ -7,18 +7,19 @@ between two of them for as long as the last one took. Once the others have pause
 next request of another org waits for these alone. An org that is alone waits for nothing. A request that takes longer than others
 waits for something else (a lock, a long read, a slow client), so it is not counted as worked on, and nobody waits for it.
 
-The doors of a process share one ``InFlight`` and one ``OpenStreams``.
+The doors of a process share one ``InFlight``, one ``OpenStreams`` and the reads that concurrent requests share.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from cortex_plane.kernel.errors import TooMany, Unavailable
@@ -250,3 +251,51 @@ class OpenStreams:
                     del counter[key]
 
         return end
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedReads(Generic[K, V]):
+    """Reads that concurrent callers share. Who asks while a read is under way shares the next one, so no answer is older than its question."""
+
+    def __init__(self) -> None:
+        self._next: dict[K, asyncio.Future[V] | None] = {}
+        """By key of a read under way: what later callers wait for, if there are any."""
+        self._tasks: set[asyncio.Future[V]] = set()
+
+    async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
+        if key not in self._next:
+            self._next[key] = None
+            try:
+                return await read()
+            finally:
+                self._continue(key, read)
+        answer = self._next[key]
+        if answer is None:
+            answer = self._next[key] = asyncio.get_running_loop().create_future()
+        # A caller that stops waiting does not cancel it for the others.
+        return await asyncio.shield(answer)
+
+    def _continue(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> None:
+        answer = self._next.pop(key)
+        if answer is not None:
+            self._next[key] = None
+            # Not in the context of the caller before: its log lines name its request.
+            task = contextvars.Context().run(asyncio.ensure_future, read())
+            self._tasks.add(task)
+            task.add_done_callback(lambda task: self._finish(key, task, read, answer))
+
+    def _finish(
+        self, key: K, task: asyncio.Future[V], read: Callable[[], Coroutine[Any, Any, V]], answer: asyncio.Future[V]
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            answer.cancel()
+        elif error := task.exception():
+            answer.set_exception(error)
+            answer.exception()  # maybe nobody waits any more
+        else:
+            answer.set_result(task.result())
+        self._continue(key, read)

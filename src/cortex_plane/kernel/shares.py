@@ -1,9 +1,8 @@
-"""What orgs share in one process: places, turns for large files, a throttle for failures by address, caches, loads and reads."""
+"""What orgs share in one process: places, turns for large files, a throttle for failures by address, caches and loads."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import ipaddress
 import threading
 import time
@@ -191,47 +190,3 @@ class SharedLoads(Generic[K, V]):
             del self._tasks[key]
         if not task.cancelled() and task.exception() is None:
             keep(task.result())
-
-
-class SharedReads(Generic[K, V]):
-    """Reads that concurrent callers share. Who asks while a read is under way shares the next one, so no answer is older than its question."""
-
-    def __init__(self) -> None:
-        self._next: dict[K, asyncio.Future[V] | None] = {}
-        """By key of a read under way: what later callers wait for, if there are any."""
-        self._tasks: set[asyncio.Future[V]] = set()
-
-    async def run(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        if key not in self._next:
-            self._next[key] = None
-            try:
-                return await read()
-            finally:
-                self._continue(key, read)
-        answer = self._next[key]
-        if answer is None:
-            answer = self._next[key] = asyncio.get_running_loop().create_future()
-        # A caller that stops waiting does not cancel it for the others.
-        return await asyncio.shield(answer)
-
-    def _continue(self, key: K, read: Callable[[], Coroutine[Any, Any, V]]) -> None:
-        answer = self._next.pop(key)
-        if answer is not None:
-            self._next[key] = None
-            # Not in the context of the caller before: its log lines name its request.
-            task = contextvars.Context().run(asyncio.ensure_future, read())
-            self._tasks.add(task)
-            task.add_done_callback(lambda task: self._finish(key, task, read, answer))
-
-    def _finish(
-        self, key: K, task: asyncio.Future[V], read: Callable[[], Coroutine[Any, Any, V]], answer: asyncio.Future[V]
-    ) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            answer.cancel()
-        elif error := task.exception():
-            answer.set_exception(error)
-            answer.exception()  # maybe nobody waits any more
-        else:
-            answer.set_result(task.result())
-        self._continue(key, read)

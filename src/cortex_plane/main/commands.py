@@ -84,8 +84,8 @@ def serve_api(
     listener = sockets.listen(settings, shared=parent is not None)
     url = settings.database_url
 
-    def report(grpc: str | None) -> None:
-        typer.echo(f"serving on {sockets.address(listener)}{f', gRPC on {grpc}' if grpc else ''}")
+    def report(_: str | None) -> None:
+        typer.echo(f"serving on {sockets.address(listener)}")
 
     async def main() -> None:
         async with open_database(settings, url) as database:

@@ -93,7 +93,7 @@ async def grpc_door(
 
     server = GrpcServer(_state(app, db))
     await _start(server, settings, shared=shared)
-    log.info("gRPC", address=server.address, tls=settings.grpc_tls_cert is not None)
+    log.info("serving gRPC", address=server.address, tls=settings.grpc_tls_cert is not None)
     try:
         yield server
     finally:
