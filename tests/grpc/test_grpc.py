@@ -229,6 +229,7 @@ async def test_bad_input_is_refused_in_the_form_of_grpc_and_nothing_runs(world: 
         (client.governance.Check, check(session, args=b'{"a": 1e999}'), "INVALID_ARGUMENT", "invalid_request", ["args"]),
         (client.governance.Check, check(session, args_sha256="ab"), "INVALID_ARGUMENT", "invalid_request", ["args_sha256"]),
         (client.governance.Check, check(session, target="other"), "INVALID_ARGUMENT", "invalid_request", ["target"]),
+        (client.governance.Check, check(session, parameters=b'{"type": "nothing"}'), "INVALID_ARGUMENT", "invalid_request", ["parameters"]),
         (client.governance.Check, check(session, risk="none"), "INVALID_ARGUMENT", "invalid_request", ["risk"]),
         (client.governance.Check, check(session, idempotency_key="a b"), "INVALID_ARGUMENT", "invalid_request", ["idempotency_key"]),
         (client.approvals.RecordDecision, decision, "NOT_FOUND", "approval_not_found", []),
@@ -315,17 +316,19 @@ async def test_a_session_is_followed_through_a_pause_and_from_a_cursor(
 
 
 async def drained(stream: Any) -> None:
-    while await stream.read() is not aio.EOF:
-        pass
+    async with asyncio.timeout(15):
+        while await stream.read() is not aio.EOF:
+            pass
 
 
 async def changes(stream: Any, count: int) -> list[approval_pb2.WatchApprovalsResponse]:
     found: list[approval_pb2.WatchApprovalsResponse] = []
-    while len(found) < count:
-        message = await stream.read()
-        assert message is not aio.EOF
-        if message.WhichOneof("message") == "event":
-            found.append(message)
+    async with asyncio.timeout(15):
+        while len(found) < count:
+            message = await stream.read()
+            assert message is not aio.EOF
+            if message.WhichOneof("message") == "event":
+                found.append(message)
     return found
 
 

@@ -29,11 +29,16 @@ from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2, governance_pb2
 from cortex_plane.grpc.upsquad.governance.v1.governance_pb2_grpc import GovernanceServiceServicer
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.shares import Turns
 from cortex_plane.policies.model.policies import TOOL_CALL, PolicyVerdict
 from cortex_plane.policies.model.versions import RequestPolicy
 
 Context = ServicerContext[Any, Any]
 CallRequest = governance_pb2.CheckRequest | approval_pb2.RequestApprovalRequest
+
+THREAD_BYTES = 64 * 1024
+"""Larger arguments are read in a thread, and a schema too: it is compiled."""
+_threads = Turns(2)
 
 VERDICTS = {
     PolicyVerdict.ALLOW: governance_pb2.VERDICT_ALLOW,
@@ -45,18 +50,8 @@ VERDICTS = {
 class GovernanceDoor(GovernanceServiceServicer):
     async def Check(self, request: governance_pb2.CheckRequest, context: Context) -> governance_pb2.CheckResponse:
         caller = current_caller()
-        call = read_call(
-            caller,
-            request,
-            says=request.says,
-            read_only=request.read_only,
-            risk=request.risk,
-            on_uncertain=request.on_uncertain,
-            timeout_seconds=read_seconds(request.timeout) if request.HasField("timeout") else None,
-            parameters=read_json(request.parameters, "parameters"),
-            dispatch=request.dispatch,
-            sender=request.sender,
-        )
+        is_large = bool(request.parameters) or len(request.args) > THREAD_BYTES
+        call = await _threads.run(_read_check, caller, request) if is_large else _read_check(caller, request)
         demand, session_id = read_demand(request), read_id(request.session_id, "session_id")
         if request.look_only:
             preview = await calls.preview_call(caller.door.db, caller.actor, session_id, call, demand)
@@ -103,6 +98,21 @@ class GovernanceDoor(GovernanceServiceServicer):
         return governance_pb2.ReportOutcomeResponse(
             status=receipt.status, approval_id=str(receipt.approval_id) if receipt.approval_id else ""
         )
+
+
+def _read_check(caller: GrpcCaller, request: governance_pb2.CheckRequest) -> CallDraft:
+    return read_call(
+        caller,
+        request,
+        says=request.says,
+        read_only=request.read_only,
+        risk=request.risk,
+        on_uncertain=request.on_uncertain,
+        timeout_seconds=read_seconds(request.timeout) if request.HasField("timeout") else None,
+        parameters=read_json(request.parameters, "parameters"),
+        dispatch=request.dispatch,
+        sender=request.sender,
+    )
 
 
 def read_call(caller: GrpcCaller, request: CallRequest, **more: Any) -> CallDraft:
