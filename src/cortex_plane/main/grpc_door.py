@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ def why_closed(settings: Settings) -> str | None:
         return "CORTEX_GRPC is off"
     try:
         with extra("grpc"):
-            import cortex_plane.grpc.server  # noqa: F401 -- whether it can be
+            importlib.import_module("cortex_plane.grpc.server")
     except MissingExtra as error:
         if settings.grpc == "on":
             raise
