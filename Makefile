@@ -48,11 +48,13 @@ browser:
 	      command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || \
 	      $(INSTALL) chromium >/dev/null 2>&1; }; } || true
 
-# The types that vendors of channels publish, against which the tests check the emulators. Where npm is, it fetches them.
-VENDOR_TYPES := @grammyjs/types@5.0.0 @slack/types@3.2.0 @slack/web-api@8.2.0 @slack/bolt@5.1.0 @types/node@24 typescript@5.9.3
+# The types that vendors of channels publish, against which the tests check the emulators, and gRPC's own client for Node. Where npm is,
+# it fetches them.
+VENDOR_TYPES := @grammyjs/types@5.0.0 @slack/types@3.2.0 @slack/web-api@8.2.0 @slack/bolt@5.1.0 @types/node@24 typescript@5.9.3 \
+  @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 grpc-js-reflection-client@1.4.2
 types: | $(VENV)/bin/python
-	@[ -d $(VENV)/types/node_modules/typescript ] || ! command -v npm >/dev/null 2>&1 || \
-	  { echo "fetching the types that vendors publish …" && \
+	@[ -d $(VENV)/types/node_modules/@grpc/grpc-js ] || ! command -v npm >/dev/null 2>&1 || \
+	  { echo "fetching the types that vendors publish, and a gRPC client …" && \
 	    timeout 120 npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/types $(VENDOR_TYPES); } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers

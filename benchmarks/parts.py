@@ -39,6 +39,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "streams": {"streams": 10},
         "streaming": {"rounds": 1},
         "guards": {"rounds": 1, "count": 16},
+        "grpc_checks": {"rounds": 1, "count": 128},
         "gated_steps": {"turns": 10},
         "conversations": {"count": 20, "part": 5},
         "parked": {"rounds": 1, "each": 20, "window": 1.0},

@@ -136,9 +136,18 @@ REQUIREMENTS = [
     _R("S4.205", "`tool_call` events carry the redacted input, read from where the call is kept."),
     _R("S4.206", "A guest's writing call, where no policy names approvers, goes to the approvers of the agent's team."),
     _R("S4.207", "An org names the channels over which it asks for approvals at all."),
+    _R("S4.208", "Over gRPC the credential says who acts, for which org, over which channel and with which clearance; a field that says"
+       " otherwise is PERMISSION_DENIED. Terms of a request only tighten."),
+    _R("S4.209", "Bad input over gRPC ends with a status and google.rpc details that have the plane's code; nothing runs. A deadline ends"
+       " the call whole."),
+    _R("S4.210", "A session's stream over gRPC stays open while it is paused, with keepalives, and continues exactly from a cursor."),
+    _R("S4.211", "Changes of approvals are followed over gRPC exactly once, in whatever order transactions commit."),
+    _R("S4.212", "Over gRPC keys, shares and rates are those of HTTP; a revoked key and the end of the process end streams."),
+    _R("S4.213", "gRPC has health and reflection, TLS and mutual TLS; without TLS it opens on loopback addresses only unless told to."),
+    _R("S4.214", "The files of `proto/` pass buf's rules and break no client of the last release."),
     _R("S4.30", "The metrics of spec 4, §11, for what exists, under its names; no label holds an id but the tenant's."),
     _R("S4.31", "Each process shows what it counted; suspended sessions are counted for every tenant at the scrape."),
-    _R("S4.40", "Sessions are paused and resumed, and approvals decided, over gRPC.", missing=True),
+    _R("S4.40", "Sessions are paused and resumed, and approvals decided, over gRPC, also by a client of Node."),
     _R("S4.41", "Approvals are dispatched to Slack and decided there."),
     _R("S4.42", "Approvals are dispatched to the issue of a source code host and decided by a comment there."),
     # The design

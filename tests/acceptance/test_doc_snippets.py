@@ -10,10 +10,13 @@ import functools
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -155,12 +158,19 @@ def check_yaml(block: Block) -> None:
         check_yaml_file(block.text)
 
 
+def check_js(block: Block) -> None:
+    if (node := shutil.which("node")) is not None:
+        done = subprocess.run([node, "--check", "-"], input=block.text, capture_output=True, text=True)
+        assert done.returncode == 0, f"{block}: {done.stderr}"
+
+
 def check_python(block: Block) -> None:
     tree = compile(block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cortex_plane"):
             module = import_module(node.module or "")
-            assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+            names = [name.name for name in node.names if not hasattr(module, name.name)]
+            assert [name for name in names if find_spec(f"{node.module}.{name}") is None] == []
         if isinstance(node, ast.Import):
             for name in node.names:
                 if name.name.startswith("cortex_plane"):
@@ -176,6 +186,7 @@ CHECKS: dict[str, Callable[[Block], None]] = {
     "sh": check_commands,
     "console": check_commands,
     "yaml": check_yaml,
+    "js": check_js,
     "python": check_python,
     "json": check_json,
 }

@@ -73,12 +73,17 @@ IRREGULAR = frozenset(
 )
 
 
+def written_modules() -> list[Path]:
+    """Without what the compiler of `proto/` wrote."""
+    return [path for path in SOURCE.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+
+
 @cache
 def defined_names() -> tuple[Counter[str], Counter[str]]:
     """Of variables and parameters, and of public classes: how often each is defined."""
     variables: Counter[str] = Counter()
     classes: Counter[str] = Counter()
-    for path in SOURCE.rglob("*.py"):
+    for path in written_modules():
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):

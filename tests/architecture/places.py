@@ -14,7 +14,7 @@ NOUNS: Final = (
     "tenancy", "proof", "agents", "policies", "sessions", "jobs", "gates", "approvals", "calls", "notify",
 )  # fmt: skip
 
-OUTER: Final = ("client", "channels", "worker", "http", "dashboard", "cli")
+OUTER: Final = ("client", "channels", "worker", "http", "grpc", "dashboard", "cli")
 FLOORS: Final = {
     "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "emulators": 7, "main": 8,
 }  # fmt: skip

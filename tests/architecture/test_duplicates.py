@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.names import SOURCE
+from tests.architecture.names import SOURCE, written_modules
 
 MOST_LINES = 15
 MOST_PLACES = 8
@@ -46,7 +46,7 @@ def runs(lines: list[str], length: int) -> Iterator[tuple[str, ...]]:
 @pytest.mark.proves("D.700")
 def test_no_code_stands_in_two_files() -> None:
     places: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for path in SOURCE.rglob("*.py"):
+    for path in written_modules():
         for run in runs(shapes(path.read_text()), MOST_LINES + 1):
             places[run].add(path.relative_to(SOURCE).as_posix())
     assert sorted({tuple(sorted(files)) for files in places.values() if 1 < len(files) <= MOST_PLACES}) == []

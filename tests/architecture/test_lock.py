@@ -29,7 +29,7 @@ def test_the_lock_has_the_versions_of_the_constraints() -> None:
 
 def test_the_lock_has_all_that_is_required_and_what_builds_it() -> None:
     extras = PROJECT["optional-dependencies"]
-    parts = ("server", "worker", "embedded", "slack", "discord")
+    parts = ("server", "worker", "embedded", "slack", "discord", "grpc")
     assert extras["all"] == [f"cortex-plane[{','.join(parts)}]"]
     wanted = names(PROJECT["dependencies"] + [name for part in parts for name in extras[part]])
     assert (wanted | names(build_requirements())) - set(pinned(LOCK.read_text())) == set()

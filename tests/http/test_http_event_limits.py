@@ -11,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from cortex_plane.http import streams as streaming
-from cortex_plane.http.streams import OpenStreams, stream
+from cortex_plane.http.streams import stream
+from cortex_plane.kernel import in_flight
 from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable
-from cortex_plane.sessions.verbs import events
+from cortex_plane.kernel.in_flight import OpenStreams
+from cortex_plane.sessions.verbs import event_reader, events
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import World
@@ -25,7 +27,7 @@ from tests.http.test_http_events import a_session, ids_in, until
 async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the sockets between them hold: the server waits for a reader that never reads."""
     monkeypatch.setattr(streaming, "STALL_SECONDS", 0.3)
-    monkeypatch.setattr(streaming, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(event_reader, "HEARTBEAT_SECONDS", 0.1)
     session = await a_session(world)
     await append(world, session, 40, text="x" * 1_000_000)
     ended: list[bool] = []
@@ -47,8 +49,8 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
 async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serves(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "MOST_OF_ONE", 2)
-    monkeypatch.setattr(streaming, "MOST_OF_ALL", 3)
+    monkeypatch.setattr(in_flight, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(in_flight, "MOST_OF_ALL", 3)
     path = f"/v1/sessions/{await a_session(world)}/events"
     bob, eve = await world.person(Role.OPERATOR, name="Bob"), await world.person(Role.OPERATOR, name="Eve")
     async with serving(world.db) as plane, httpx.AsyncClient(base_url=plane.url, trust_env=False) as http:
@@ -76,18 +78,18 @@ async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serv
 
 
 def test_what_was_refused_counts_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(in_flight, "MOST_OF_ONE", 1)
     streams = OpenStreams()
-    ended = streams.open(world.admin.actor)
+    ended = streams.open(world.admin.actor.identity, world.admin.actor.org_id)
     for _ in range(3):
         with pytest.raises(TooMany):
-            streams.open(world.admin.actor)
-    monkeypatch.setattr(streaming, "MOST_OF_ALL", 1)
+            streams.open(world.admin.actor.identity, world.admin.actor.org_id)
+    monkeypatch.setattr(in_flight, "MOST_OF_ALL", 1)
     with pytest.raises(Unavailable):
-        streams.open(world.service.actor)
+        streams.open(world.service.actor.identity, world.service.actor.org_id)
     ended()
     assert not streams.of
-    streams.open(world.service.actor)()
+    streams.open(world.service.actor.identity, world.service.actor.org_id)()
     assert not streams.of
 
 
@@ -136,7 +138,7 @@ async def test_streams_that_are_opened_together_ask_for_their_access_one_after_t
         return
 
     feed = EventFeed(world.db)
-    readers = [streaming._Reader(feed, read, allowed, 0, 15.0) for _ in range(200)]
+    readers = [event_reader.EventReader(feed, read, allowed, 0, 15.0) for _ in range(200)]
     dues = [reader._due for reader in readers]
     assert max(dues) - min(dues) > 10
     assert first.events

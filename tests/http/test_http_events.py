@@ -27,7 +27,7 @@ from cortex_plane.jobs.model.jobs import Cancellation, JobDraft
 from cortex_plane.jobs.verbs import jobs, steering
 from cortex_plane.main.api_process import GRACE_SECONDS
 from cortex_plane.sessions.model.events import Event
-from cortex_plane.sessions.verbs import events
+from cortex_plane.sessions.verbs import event_reader, events
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.orgs import MemberChange, Role
 from cortex_plane.tenancy.verbs import keys, orgs
@@ -241,7 +241,7 @@ async def test_a_quiet_stream_is_kept_alive(world: World) -> None:
 
 @pytest.mark.proves("D.64")
 async def test_a_stream_ends_soon_after_its_key_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(event_reader, "HEARTBEAT_SECONDS", 0.05)
     session = await a_session(world)
     person = await world.person(Role.OPERATOR)
     async with serving(world.db) as plane, reading(plane, person, f"/v1/sessions/{session}/events") as reader:
@@ -257,7 +257,7 @@ async def test_a_stream_ends_soon_after_its_key_is_revoked(world: World, monkeyp
 async def test_a_stream_ends_soon_after_its_reader_may_not_see_the_session_any_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(event_reader, "HEARTBEAT_SECONDS", 0.05)
     job, _ = await a_job(world)
     person = await world.person(Role.OPERATOR)
     async with serving(world.db) as plane, reading(plane, person, f"/v1/jobs/{job}/events") as reader:

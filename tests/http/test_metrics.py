@@ -21,6 +21,7 @@ from cortex_plane.approvals.model.approvals import DelegationDraft
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.db.database import Database
+from cortex_plane.grpc.upsquad.governance.v1.approval_pb2 import ListApprovalsRequest
 from cortex_plane.http.app import framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.jobs.model.jobs import JobStatus, Pause, PauseSource, Resumption
@@ -44,6 +45,7 @@ from tests.fixtures.external_gates import opened, sent
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.servers import MASTER_KEY
 from tests.fixtures.workers import call, make_agent, submit, turn, until, working
+from tests.grpc.door import Client, open_door
 
 ORG, OTHER = UUID(int=5), UUID(int=6)
 DOCS = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
@@ -142,6 +144,9 @@ async def test_each_metric_of_a_scrape_is_documented_with_its_labels_and_each_do
         assert (await http.post(path, json=inbound, headers=world.service.headers)).status_code == 201
         assert (await http.get("/v1/me", headers={"Authorization": "Bearer nonsense"})).status_code == 401
         assert (await http.post("/login/cortex_login_" + "x" * 43)).status_code == 401
+    async with open_door(db, metrics=metrics) as door, door.channel() as channel:
+        client = Client(channel, world.admin)
+        await client.call(client.approvals.ListApprovals, ListApprovalsRequest())
     documented = {
         name: set(re.findall(r"`(\w+)`", names))
         for name, names in re.findall(

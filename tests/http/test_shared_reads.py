@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cortex_plane.http.exchange import SharedReads
+from cortex_plane.kernel.in_flight import SharedReads
 
 
 class Source:

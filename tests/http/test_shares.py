@@ -20,7 +20,10 @@ from cortex_plane.db import pool
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import PoolPurpose
 from cortex_plane.http.app import Api, framed
-from cortex_plane.http.exchange import (
+from cortex_plane.http.metrics import Metrics
+from cortex_plane.kernel.errors import TooMany, Unavailable
+from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.in_flight import (
     AFTER_OTHERS,
     AFTER_SECONDS,
     BESIDE_OTHERS,
@@ -28,14 +31,11 @@ from cortex_plane.http.exchange import (
     FLOOD,
     WORK_SECONDS,
     InFlight,
+    OpenStreams,
     RequestLimits,
     leave,
     others_wait,
 )
-from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.streams import OpenStreams
-from cortex_plane.kernel.errors import TooMany, Unavailable
-from cortex_plane.kernel.ids import new_id
 from cortex_plane.main.api_process import create_app
 from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals.test_http_approvals import Door
@@ -249,13 +249,16 @@ async def test_an_org_that_is_alone_has_all_places_but_the_reserve(world: World,
 @pytest.mark.proves("D.621")
 async def test_streams_of_one_org_are_bounded_whoever_opens_them(world: World, other: World) -> None:
     streams = OpenStreams(most_of_org=2)
-    ends = [streams.open(world.admin.actor), streams.open(world.service.actor)]
+    ends = [
+        streams.open(world.admin.actor.identity, world.admin.actor.org_id),
+        streams.open(world.service.actor.identity, world.service.actor.org_id),
+    ]
     with pytest.raises(TooMany) as refused:
-        streams.open(world.service.actor)
+        streams.open(world.service.actor.identity, world.service.actor.org_id)
     assert refused.value.code == "too_many_streams"
-    streams.open(other.admin.actor)()
+    streams.open(other.admin.actor.identity, other.admin.actor.org_id)()
     ends.pop()()
-    streams.open(world.admin.actor)()
+    streams.open(world.admin.actor.identity, world.admin.actor.org_id)()
 
 
 # Connections -------------------------------------------------------------------------------------------------------

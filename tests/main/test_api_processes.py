@@ -13,9 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+import grpc
+from cortex_plane.grpc.upsquad.governance.v1.approval_pb2 import ListApprovalsRequest
 from tests.conftest import Urls
+from tests.fixtures.listeners import listen
 from tests.fixtures.people import World
 from tests.fixtures.servers import MASTER_KEY
+from tests.grpc.door import Client
 from tests.main.test_worker_processes import WAIT_SECONDS, is_running
 
 
@@ -78,7 +82,9 @@ async def served(urls: Urls, home: Path, *arguments: str, **settings: str) -> As
 async def test_each_of_the_processes_serves_and_one_that_dies_is_replaced(
     urls: Urls, world: World, tmp_path: Path
 ) -> None:
-    async with served(urls, tmp_path, "--processes=2") as api:
+    with listen(0) as listener:
+        grpc_port = listener.getsockname()[1]
+    async with served(urls, tmp_path, "--processes=2", CORTEX_GRPC_PORT=str(grpc_port)) as api:
         for _ in range(2):
             await api.ready()
         first, second = sorted(api.pids)
@@ -86,6 +92,9 @@ async def test_each_of_the_processes_serves_and_one_that_dies_is_replaced(
         os.kill(first, signal.SIGKILL)
         await api.until(lambda: not is_running(first))
         assert [await api.ask(world) for _ in range(4)] == [200] * 4, "the second one serves"
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            client = Client(channel, world.admin)
+            assert not (await client.call(client.approvals.ListApprovals, ListApprovalsRequest())).approvals
         await api.ready()
         os.kill(second, signal.SIGKILL)
         await api.until(lambda: not is_running(second))

@@ -18,9 +18,9 @@ from cortex_plane.client import Client
 from cortex_plane.db.database import Database
 from cortex_plane.http import streams as downloads
 from cortex_plane.http.app import framed
-from cortex_plane.http.exchange import RequestLimits
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, Unavailable
 from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.in_flight import RequestLimits
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.exports import lines, verdict

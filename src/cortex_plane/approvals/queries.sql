@@ -10,6 +10,32 @@ select org_id, id, 'answered', $6, $3, $4, jsonb_build_object('verdict', $7::tex
 returning approval_id
 
 
+-- name: approval_changes
+-- Entries of the trail that the snapshot $1 did not see and $2 does, after a place, in an order that stays. Of very many it looks at the
+-- first $6; the last one of these is returned too, without an approval, as the place to go on from.
+with looked as materialized (
+  select e.xid, e.chain_id, e.seq, e.action, e.body, e.created_at
+  from audit_entry e
+  where e.xid >= greatest(pg_snapshot_xmin($1::text::pg_snapshot), $3::text::xid8) and e.xid < pg_snapshot_xmax($2::text::pg_snapshot)
+    and (e.xid, e.chain_id, e.seq) > ($3::text::xid8, $4::text::uuid, $5::bigint)
+    and not pg_visible_in_snapshot(e.xid, $1::text::pg_snapshot) and pg_visible_in_snapshot(e.xid, $2::text::pg_snapshot)
+  order by e.xid, e.chain_id, e.seq limit $6),
+changes as (
+  select l.xid, l.chain_id, l.seq, l.action, l.created_at, id_in(entry_body(l.body) #>> '{data,approval}') as approval_id
+  from looked l
+  where l.action in ('approval_requested', 'approval_joined', 'approval_edited', 'approval_vote', 'approval_decision',
+    'approval_delegated', 'approval_reminded', 'approval_escalated', 'approval_expired', 'approval_cancelled', 'effect_settled')
+  order by l.xid, l.chain_id, l.seq limit $7),
+places as (
+  select c.*, 0 as rank from changes c
+  union all
+  select l.xid, l.chain_id, l.seq, l.action, l.created_at, null, 1
+  from (select * from looked order by xid desc, chain_id desc, seq desc limit 1) l
+  where (select count(*) from looked) = $6 and (select count(*) from changes) < $7)
+select p.xid::text as xid, p.chain_id, p.seq, p.action, readable_time(p.created_at) as created_at, p.approval_id from places p
+order by p.xid, p.chain_id, p.seq, p.rank
+
+
 -- name: approval_context
 -- What gates and policies look at besides the call itself, and what its tool declared when the call was asked for.
 select a.slug as agent, array_remove(array[t.id, t.parent_id], null) as teams, s.kind as session_kind,
@@ -46,6 +72,13 @@ where r.job_id = $1 and r.kind = 'uncertain_effect' and r.status = 'pending'
 for no key update of r
 
 
+-- name: approvals_by_id
+select approval_record(a.org_id, a.id, $3) as approval
+from approval_request a left join session s on s.org_id = a.org_id and s.id = a.session_id
+where a.id = any ($1::uuid[]) and sees_approval($2, (select u.roles from user_account u where u.id = $2), s.user_account_id,
+  case when a.kind = 'change' then a.caused_by else s.opened_by end, a.approvers)
+
+
 -- name: call_origin
 -- Whose session a job belongs to, and who shaped what it asks for, with those who ask now.
 select j.caused_by, c.causes, c.caused, s.user_account_id as owner_id,
@@ -74,6 +107,12 @@ select call_repeats($1, $2)
 
 -- name: current_secret
 select id, sealed from signing_secret where purpose = $1 and retire_at is null
+
+
+-- name: current_snapshot
+-- With whether the snapshot of a cursor is of another life of the database.
+select pg_current_snapshot()::text as snapshot,
+  coalesce(pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()), false) as is_foreign
 
 
 -- name: deciders_of_approval

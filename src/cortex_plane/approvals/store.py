@@ -108,6 +108,12 @@ async def get_approval(tx: Transaction, id: UUID, actor: Actor) -> tuple[Approva
     return None if row is None else (parse(Approval, row["approval"]), row["now"])
 
 
+async def approvals_by_id(tx: Transaction, ids: Sequence[UUID], actor: Actor) -> list[Approval]:
+    """Those that the actor sees."""
+    rows = await tx.rows(queries.approvals_by_id, ids, actor.sees, person_of(actor)) if ids else []
+    return [parse(Approval, row["approval"]) for row in rows]
+
+
 async def read_again(tx: Transaction, id: UUID, actor: Actor) -> Approval:
     """An approval that the actor has just changed, also where they do not see it any more."""
     return parse(Approval, await tx.value(queries.read_again, tx.org, id, person_of(actor)))

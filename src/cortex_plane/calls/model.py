@@ -263,6 +263,18 @@ class ExternalCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CallPreview:
+    """What would be decided about a call now."""
+
+    verdict: PolicyVerdict
+    rule: str
+    reason: str | None
+    """Why it is denied."""
+    arguments: dict[str, Any]
+    input_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CallProblem:
     """Why a call of a batch was not written: as the same call alone would be answered."""
 

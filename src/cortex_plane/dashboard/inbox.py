@@ -145,7 +145,7 @@ async def stream_hints(visit: Visit) -> Response:
         watching = feed.watch(visit.actor.org_id, replay.session_id, replay.latest)
     state = visit.request.app.state
     make: Stream = state.hint_stream
-    stream = make(_hints(visit, watching), state.streams.open(visit.actor))
+    stream = make(_hints(visit, watching), state.streams.open(visit.actor.identity, visit.actor.org_id))
     stream.headers.update(pages.HEADERS)
     return stream
 

@@ -246,7 +246,7 @@ async def stream_changes(visit: Visit) -> Response:
     phone = await _linked_phone(visit)
     state = visit.request.app.state
     make: Stream = state.hint_stream
-    stream = make(_changes(visit, phone), state.streams.open(visit.actor))
+    stream = make(_changes(visit, phone), state.streams.open(visit.actor.identity, visit.actor.org_id))
     stream.headers.update(pages.HEADERS)
     return stream
 

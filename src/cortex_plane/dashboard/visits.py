@@ -100,7 +100,7 @@ def signed_in(handler: Handler, *, by_itself: bool = False) -> Endpoint:
         try:
             actor = await logins.authenticate_session(db, secret, touch=not by_itself)
             await request.app.state.rates.take(db, actor, by_key=False)
-            await request.app.state.in_flight.enter(request.scope, actor.org_id)
+            await request.app.state.in_flight.enter(request.scope["state"], actor.org_id)
         except Unauthenticated as error:
             return _session_ended(request, error, was_in=bool(secret))
         except CortexError as error:

@@ -22,12 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cortex_plane.db.database import Database
 from cortex_plane.http import problems
-from cortex_plane.http.exchange import DEFAULT_LIMITS, InFlight, RequestLimits, SharedReads, leave
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
-from cortex_plane.http.streams import OpenStreams
 from cortex_plane.kernel.errors import TooLarge
 from cortex_plane.kernel.ids import new_id
+from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, InFlight, OpenStreams, RequestLimits, SharedReads, leave
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.inbound import InboundDoor
@@ -220,7 +219,7 @@ class RequestMiddleware:
                 refusal = problems.problem(request, 413, TooLarge.code, error.detail, TooLarge.default_hint)
                 await refusal(scope, receive, send_framed)
         finally:
-            leave(scope)
+            leave(scope["state"])
             seconds = time.perf_counter() - start
             if is_stream:
                 log.info("stream ended", route=_route(scope), seconds=round(seconds, 1))

@@ -88,6 +88,10 @@ class Metrics:
         self.request_seconds = meter.create_histogram(
             "http_request_duration", "s", "Time to answer, by route.", explicit_bucket_boundaries_advisory=MOMENTS
         )
+        self.calls = count("grpc_calls", description="Calls of gRPC by method and status.")
+        self.call_seconds = meter.create_histogram(
+            "grpc_call_duration", "s", "Time to answer, by method.", explicit_bucket_boundaries_advisory=MOMENTS
+        )
         self.messages = count("messages_ingested", description="Messages taken in, by tenant.")
         self.jobs = count("jobs_created", description="Requests that made a job, repeated ones included, by tenant.")
         self.rejected_keys = count("authentication_failures", description="Requests refused for their key, by reason.")

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
@@ -31,73 +30,21 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from cortex_plane.calls.model import ExternalCall, Next
-from cortex_plane.http.exchange import STREAMS_OF_ORG, leave, others_wait
-from cortex_plane.jobs.model.jobs import TERMINAL
-from cortex_plane.kernel.errors import CortexError, TooMany, Unavailable
+from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.fields import to_json
-from cortex_plane.kernel.shares import reserve_of
-from cortex_plane.sessions.model.events import Event, EventType
+from cortex_plane.kernel.in_flight import leave, others_wait
+from cortex_plane.sessions.model.events import Event
+from cortex_plane.sessions.verbs.event_reader import CheckAccess, EventReader, ReadEvents
 from cortex_plane.sessions.verbs.events import EventFeed, EventReplay
-from cortex_plane.tenancy.model.access import Actor
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
 MEDIA_TYPE = "text/event-stream"
-HEARTBEAT_SECONDS = 15.0
 RETRY_MS = 1000
 STALL_SECONDS = 30.0
 """How long one part may wait for a reader that takes nothing."""
-MOST_OF_ONE = 500
-"""Open streams of one caller in this process; a program that serves many people has one for each of them."""
-MOST_OF_ALL = 2500
-"""A tenth is for orgs that have none, so that some may have 2,000 of them."""
-
-ReadEvents = Callable[[int], Awaitable[EventReplay]]
-"""Reads events after a number, as the reader may see them."""
-CheckAccess = Callable[[], Awaitable[object]]
-"""Raises once the reader has no access any more."""
-
-
-class OpenStreams:
-    """Who has how many streams open in this process."""
-
-    def __init__(self, most_of_org: int = STREAMS_OF_ORG) -> None:
-        self.of: Counter[UUID] = Counter()
-        self._of_org: Counter[UUID] = Counter()
-        self._most_of_org = most_of_org
-
-    def open(self, actor: Actor) -> Callable[[], None]:
-        """Counts one more; call what is returned when it ends. Too many are refused, and not counted."""
-        who = actor.user_account_id or actor.key_id
-        count = self._of_org[actor.org_id]
-        if self.of[who] >= MOST_OF_ONE or count >= self._most_of_org:
-            own = self.of[who] >= MOST_OF_ONE
-            stream = (
-                f"You have {MOST_OF_ONE} streams open" if own else f"Your org has {count} streams open in this process"
-            )
-            raise TooMany(
-                f"{stream} already.",
-                code="too_many_streams",
-                hint="Close those that nobody reads, or follow a whole session instead of each of its jobs.",
-            )
-        if self.of.total() >= MOST_OF_ALL - (reserve_of(MOST_OF_ALL) if count else 0):
-            raise Unavailable(
-                f"This process serves {MOST_OF_ALL} streams, and keeps the last for orgs that have none.",
-                code="streams_busy",
-                hint="Try again in a moment, or start another `cortex api` beside it.",
-            )
-        self.of[who] += 1
-        self._of_org[actor.org_id] += 1
-
-        def end() -> None:
-            for counter, key in ((self.of, who), (self._of_org, actor.org_id)):
-                counter[key] -= 1
-                if not counter[key]:
-                    del counter[key]
-
-        return end
 
 
 class EventStream(StreamingResponse):
@@ -112,7 +59,7 @@ class EventStream(StreamingResponse):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leave(scope)
+        leave(scope["state"])
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -148,93 +95,21 @@ async def stream(
 ) -> AsyncGenerator[bytes, None]:
     """From ``after`` until the job ends, access ends, the reader is too slow, or the process stops. ``first`` is what
     ``read(after)`` gave: it was read before the answer began, so that an error could still be one."""
-    reader = _Reader(feed, read, check_access, after, heartbeat or HEARTBEAT_SECONDS)
+    reader = EventReader(feed, read, check_access, after, heartbeat)
     yield f"retry: {RETRY_MS}\n\n".encode()
     try:
-        async with aclosing(reader.parts(first)) as parts:
-            async for part in parts:
-                yield part
+        async with aclosing(reader.batches(first)) as batches:
+            async for events in batches:
+                yield b"".join(map(encoded, events)) if events else b": ping\n\n"
     except Unavailable:
         yield control("dropped", after=reader.cursor, reason="unavailable")
     except CortexError:
         yield control("end", reason="access_ended")
-
-
-class _Reader:
-    """One reader and how far it has come."""
-
-    def __init__(
-        self, feed: EventFeed, read: ReadEvents, check_access: CheckAccess, after: int, heartbeat: float
-    ) -> None:
-        self._feed = feed
-        self._read = read
-        self._check_access = check_access
-        self.cursor = after
-        self._heartbeat = heartbeat
-        # Streams that were opened together, as after a restart, do not ask for their access together.
-        self._due = time.monotonic() + heartbeat * random.random()  # noqa: S311 -- jitter
-        self._ended = False
-        """The job's last status was sent."""
-
-    async def parts(self, page: EventReplay) -> AsyncGenerator[bytes, None]:
-        # Far behind: no queue is filled for somebody who is not there yet.
-        while page.more and not self._feed.closed:
-            if text := self._render(page.events, page.job_id):
-                yield text
-            await self._require_access()
-            page = await _whole(self._read(self.cursor))
-        with self._feed.watch(page.org_id, page.session_id, page.latest) as live:
-            # Read again now that nothing new can be missed; what comes twice is known by its number.
-            while True:
-                if text := self._render(page.events, page.job_id):
-                    yield text
-                await self._require_access()
-                page = await _whole(self._read(self.cursor))
-                if not page.events or self._feed.closed:
-                    break
-            over = page.over is not None
-            while not over and not live.closed and not live.overflowed:
-                new = await live.take(max(0.0, self._due - time.monotonic()))
-                if text := self._render(new, page.job_id):
-                    yield text
-                over = self._ended
-                if not over and time.monotonic() >= self._due:
-                    await self._require_access()
-                    yield b": ping\n\n"
-        if not over:
-            yield control("dropped", after=self.cursor, reason="slow_reader" if live.overflowed else "shutdown")
-            return
-        # The other events of its last commit.
-        page = await _whole(self._read(self.cursor))
-        if text := self._render(page.events, page.job_id):
-            yield text
-        yield control("end", reason="job_ended", status=page.over)
-
-    def _render(self, events: list[Event], job_id: UUID | None) -> bytes:
-        """Those that are new to the reader, in one piece."""
-        texts = []
-        for event in events:
-            if event.seq <= self.cursor or (job_id is not None and event.job_id != job_id):
-                continue
-            self.cursor = event.seq
-            if job_id is not None and event.type == EventType.STATUS and event.data.get("status") in TERMINAL:
-                self._ended = True
-            texts.append(encoded(event))
-        return b"".join(texts)
-
-    async def _require_access(self) -> None:
-        """Asked once in a heartbeat, also of somebody who is still catching up."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._heartbeat
-            with contextlib.suppress(Unavailable):  # nobody can tell now: the next heartbeat asks again
-                await _whole(self._check_access())
-
-
-async def _whole(query: Awaitable[T]) -> T:
-    """Let a query end although its reader has left."""
-    task = asyncio.ensure_future(query)
-    task.add_done_callback(lambda task: task.cancelled() or task.exception())
-    return await asyncio.shield(task)
+    else:
+        if reader.dropped is not None:
+            yield control("dropped", after=reader.cursor, reason=reader.dropped)
+        else:
+            yield control("end", reason="job_ended", status=reader.over)
 
 
 _ENCODED: OrderedDict[int, tuple[Event, bytes]] = OrderedDict()
@@ -281,8 +156,8 @@ class Download(StreamingResponse):
         self._content = content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        are_others_waiting = others_wait(scope)
-        leave(scope)  # how long its reader takes is no work of the plane's
+        are_others_waiting = others_wait(scope["state"])
+        leave(scope["state"])  # how long its reader takes is no work of the plane's
         sending = asyncio.create_task(self._send_all(send, are_others_waiting))
         leaving = asyncio.create_task(_until_gone(receive))
         try:

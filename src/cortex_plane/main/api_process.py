@@ -19,11 +19,12 @@ from cortex_plane.channels.webhooks import WebhookChannel
 from cortex_plane.db.database import Database
 from cortex_plane.db.pool import EVENTS, PoolPurpose, listen_for_hints
 from cortex_plane.http.app import Api, create_api, framed
-from cortex_plane.http.exchange import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
+from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.kernel.meters import metered
+from cortex_plane.main.grpc_door import grpc_door
 from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.main.sockets import address
@@ -67,13 +68,13 @@ async def serve(
     db: Database,
     url: str,
     listener: socket.socket,
-    on_ready: Callable[[], None],
+    on_ready: Callable[[str | None], None],
     sink: MailSink | None = None,
     parent: int | None = None,
     phone: EmulatedPhone | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until ``parent``, where one is named, is gone; requests in flight get a moment to
-    finish. ``url``: of the database, for hints. ``phone``: of `cortex up`; without it no connection to an emulator is served."""
+    finish. ``on_ready`` gets the address of gRPC, if there is one. ``url``: of the database, for hints. ``phone``: of `cortex up`; without it no connection to an emulator is served."""
     _allow_open_streams()
     metrics = Metrics()
     feed = EventFeed(db)
@@ -119,7 +120,8 @@ async def serve(
         await stack.enter_async_context(in_background(inbox.run()))
         polls = ChannelListener(db.own(PoolPurpose.NOTIFIER), reach.interactive, inbox.wake)
         await stack.enter_async_context(in_background(polls.run()))
-        server = _Server(config, on_ready, feed.close)
+        grpc = await stack.enter_async_context(grpc_door(settings, app, db, shared=parent is not None))
+        server = _Server(config, lambda: on_ready(grpc.address if grpc else None), feed.close)
         if parent is not None:
             end = functools.partial(server.handle_exit, signal.SIGTERM, None)
             await stack.enter_async_context(in_background(stop_without(parent, end)))

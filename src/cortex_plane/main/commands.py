@@ -84,7 +84,7 @@ def serve_api(
     listener = sockets.listen(settings, shared=parent is not None)
     url = settings.database_url
 
-    def report() -> None:
+    def report(_: str | None) -> None:
         typer.echo(f"serving on {sockets.address(listener)}")
 
     async def main() -> None:

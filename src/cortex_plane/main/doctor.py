@@ -23,7 +23,7 @@ from cortex_plane.jobs.verbs.master_key import require_known_key
 from cortex_plane.jobs.verbs.workers import list_every_parked
 from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import to_json
-from cortex_plane.main import databases
+from cortex_plane.main import databases, grpc_door
 from cortex_plane.main.databases import existing_master_key, opened
 from cortex_plane.main.settings import Settings
 from cortex_plane.policies.verbs import policies
@@ -104,6 +104,14 @@ async def _api(settings: Settings) -> str:
 SHOWN_CONNECTIONS = 1000
 
 
+async def _grpc(settings: Settings) -> str:
+    if (reason := grpc_door.why_closed(settings)) is not None:
+        return f"not served: {reason}"
+    if grpc_door.server_credentials(settings) is None:
+        return "served without TLS"
+    return f"served with TLS{', to clients with a certificate' if settings.grpc_client_ca else ''}"
+
+
 async def _channels(settings: Settings) -> str:
     """Every connection of the key's org: whether messages get through, and what is left to do."""
     async with Client.here(settings.home) as plane:
@@ -135,7 +143,7 @@ def _describe_connection(connection: Connection) -> str:
 
 _CHECKS = {
     "directory": _directory, "postgres": _postgres, "database": _database, "policies": _policies, "api": _api,
-    "channels": _channels,
+    "grpc": _grpc, "channels": _channels,
 }  # fmt: skip
 
 NOTHING, SOME, COULD_NOT_LOOK = 0, 1, 2

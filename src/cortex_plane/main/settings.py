@@ -75,6 +75,11 @@ class Settings(BaseModel):
     home: Path = Path(".cortex")
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8420
+    grpc: Literal["auto", "on", "off"] = "auto"
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    grpc_tls_cert: Path | None = None
+    grpc_tls_key: Path | None = None
+    grpc_client_ca: Path | None = None
     trusted_proxies: Annotated[str, AfterValidator(_addresses)] = ""
     requests_per_second: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] = 100.0
     webhook_allow: Annotated[str, AfterValidator(_listed)] = ""

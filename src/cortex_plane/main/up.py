@@ -129,7 +129,9 @@ def _step(phrase: str) -> None:
     console.print(f"  {phrase} …", style="dim")
 
 
-def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool, has_phone: bool) -> None:
+def _welcome(
+    home: Path, url: str, link: str, seconds: float, has_demos: bool, has_phone: bool, grpc: str | None
+) -> None:
     cortex = _program()
     demos = (
         f"  {cortex} demo run     [dim]an agent ships a release, and stops before it deploys: approve it in the inbox[/]\n"
@@ -137,6 +139,7 @@ def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool, h
         f"  {cortex} demo gates   [dim]gates ask an agent, advise it, look on, and call you[/]\n"
     )
     phone = f"try   {url}/channels/try [dim]chat with an agent on a phone, without an account[/]\n"
+    grpc_line = f"gRPC  {grpc}\n"
     # Outside of the frame, which would break a long line.
     console.print(f"\nyour inbox, once, within 15 minutes:  [bold]{url}{link}[/]", soft_wrap=True)
     console.print(f"[dim]`{cortex} member login-link` makes another link[/]\n", soft_wrap=True)
@@ -144,7 +147,8 @@ def _welcome(home: Path, url: str, link: str, seconds: float, has_demos: bool, h
         Panel.fit(
             f"[bold]{url}[/]\n"
             f"key   kept in {home / ACCESS_FILE}, for you alone\n"
-            f"{phone if has_phone else ''}\n"
+            f"{phone if has_phone else ''}"
+            f"{grpc_line if grpc else ''}\n"
             "[dim]Try in another terminal:[/]\n"
             f"{demos if has_demos else ''}"
             f"  {cortex} job list\n"

@@ -64,6 +64,19 @@ async def decide_call(
     return await cover_external(db, actor, context, call, verdict) if covering else verdict
 
 
+async def preview_verdict(db: Database, actor: Actor, context: CallContext, call: RequestedCall) -> CallVerdict:
+    """The same without a record. Raises `GateClosed` where the agent must answer first."""
+    gates = await session_gates.of_agent(db, context.org_id, context.bound, context.at)
+    ruling = None
+    if gates is not None:
+        gated_call = gate_call(call, approved=False, seen_before=False)
+        ruling = gates.judge(gated_call)
+        if (asks := gates.open_questions(ruling)) and gates.state.ended is None:
+            raise gates.closed(gated_call.action, asks)
+    answer = await policy_verdict(db, context, call, ruling)
+    return await cover_external(db, actor, context, call, CallVerdict(answer=answer, ruling=ruling))
+
+
 async def _require_open(
     db: Database, actor: Actor, context: CallContext, gates: GateSession, gated_call: GatedCall, ruling: Ruling
 ) -> None:

@@ -15,16 +15,18 @@ from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, call_fact, facts_by, status_of
 from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
-from cortex_plane.calls.verbs.authorization import decide_call
+from cortex_plane.calls.verbs.authorization import decide_call, preview_verdict
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, Unavailable
-from cortex_plane.kernel.fields import UNDECLARED
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, GateClosed, Unavailable
+from cortex_plane.kernel.fields import UNDECLARED, adapter
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
+from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.versions import RequestPolicy
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.connections import require_webhook
@@ -64,12 +66,60 @@ async def list_calls(
     return page(call_model.CallShown, rows, limit)
 
 
+@dataclass(frozen=True, slots=True)
+class CallDemand:
+    """What a caller demands for one call besides what its session has: it only tightens."""
+
+    agent_id: UUID | None = None
+    """The agent of the session."""
+    team_id: UUID | None = None
+    """One of the teams of the agent."""
+    policy: RequestPolicy | None = None
+
+    def applied_to(self, context: CallContext) -> CallContext:
+        """Raises where the caller means another agent or team."""
+        for field, wanted, ids in (
+            ("agent_id", self.agent_id, [context.agent_id]),
+            ("team_id", self.team_id, context.teams),
+        ):
+            if wanted is not None and wanted not in ids:
+                raise Forbidden(
+                    f"`{field}` is not that of this session.",
+                    code="not_of_the_caller",
+                    hint="Leave it out: the session says it.",
+                    field=field,
+                )
+        if self.policy is None:
+            return context
+        row = adapter(PolicyRow).dump_python(self.policy.as_row(), mode="json", exclude_none=True)
+        return replace(context, request_policies=[*(context.request_policies or ()), row])
+
+
+NO_DEMAND = CallDemand()
+
+
 @verb(Permission.JOB_SUBMIT)
 async def authorize_call(
-    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, demand: CallDemand = NO_DEMAND
 ) -> call_model.ExternalCall:
     """Ask before acting. The same key again is answered with the same call; it never makes a second one."""
-    return await authorize_in(db, actor, session_id, draft)
+    return await authorize_in(db, actor, session_id, draft, demand=demand)
+
+
+@verb(Permission.JOB_SUBMIT)
+async def preview_call(
+    db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, demand: CallDemand = NO_DEMAND
+) -> call_model.CallPreview:
+    """What would be decided now. Nothing is recorded, and nobody is asked."""
+    request = _requested(draft)
+    context = await call_context(db, actor, session_id, None, draft.tool, request.input_hash, acts=True)
+    request, context = request.with_risk(context.known_risk), demand.applied_to(context)
+    verdict = await preview_verdict(db, actor, context, request)
+    decision = verdict.answer.decision
+    return call_model.CallPreview(
+        verdict=verdict.verdict, rule=decision.rule, reason=status_of(request.name, verdict.answer, verdict.reason)[1],
+        arguments=draft.arguments, input_hash=request.input_hash,
+    )  # fmt: skip
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -111,11 +161,11 @@ def expired() -> Conflict:
 
 async def authorize_in(
     db: Database, actor: Actor, session_id: UUID, draft: call_model.CallDraft, under: ResolutionScope | None = None,
-    *, callback_id: UUID | None = None,
+    *, callback_id: UUID | None = None, demand: CallDemand = NO_DEMAND,
 ) -> call_model.ExternalCall:  # fmt: skip
     """``callback_id``: the connection of a vendor that is told of decisions, instead of a webhook."""
     call, earlier = await retry_under_session_lock(
-        db, actor, lambda db: _authorize(db, actor, session_id, draft, under, callback_id), session=session_id
+        db, actor, lambda db: _authorize(db, actor, session_id, draft, under, callback_id, demand), session=session_id
     )
     if call is not None:
         return call_model.advised(call, is_sender=True)
@@ -130,6 +180,15 @@ async def authorize_in(
     return call
 
 
+def _requested(draft: call_model.CallDraft) -> call_model.RequestedCall:
+    arguments = canonical(draft.arguments)
+    return call_model.RequestedCall(
+        id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
+        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk or UNDECLARED,
+        declares_risk=draft.risk is not None, says=draft.says,
+    )  # fmt: skip
+
+
 async def _authorize(
     db: Database,
     actor: Actor,
@@ -137,14 +196,10 @@ async def _authorize(
     draft: call_model.CallDraft,
     under: ResolutionScope | None,
     callback_id: UUID | None,
+    demand: CallDemand,
 ) -> tuple[call_model.ExternalCall | None, UUID | None]:
     """The new call, or the id of the one that this key stands for."""
-    arguments = canonical(draft.arguments)
-    request = call_model.RequestedCall(
-        id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
-        input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk or UNDECLARED,
-        declares_risk=draft.risk is not None, says=draft.says,
-    )  # fmt: skip
+    request = _requested(draft)
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
     # What only reads is read again.
     runner = None if draft.read_only else draft.runner
@@ -160,7 +215,7 @@ async def _authorize(
         runner=runner,
         request_hash=doubt_hash,
     )
-    request = request.with_risk(context.known_risk)
+    request, context = request.with_risk(context.known_risk), demand.applied_to(context)
     if under is not None:
         await under.check(db, context, request)
     if context.earlier is not None:

@@ -13,14 +13,15 @@ from cortex_plane.calls.model import ExternalCall
 from cortex_plane.calls.verbs import calls, deadlines, external, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
-from cortex_plane.http.exchange import Exchange, answer, handle, leave, reply
+from cortex_plane.http.exchange import Exchange, answer, handle, reply
 from cortex_plane.http.lists import ordered, pages, reply_ordered, whole
-from cortex_plane.http.streams import MEDIA_TYPE, EventStream, OpenStreams, stream, wait_for_decision
+from cortex_plane.http.streams import MEDIA_TYPE, EventStream, stream, wait_for_decision
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.jobs.model.jobs import Job, JobDraft
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.in_flight import OpenStreams, leave
 from cortex_plane.kernel.pages import decode_number, decode_text
 from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.sessions import routes
@@ -92,7 +93,10 @@ async def _send_events(
 
     first = await read_page(after)
     streams: OpenStreams = exchange.state.streams
-    return EventStream(stream(exchange.state.feed, read_page, first, after, check_access), streams.open(exchange.actor))
+    return EventStream(
+        stream(exchange.state.feed, read_page, first, after, check_access),
+        streams.open(exchange.actor.identity, exchange.actor.org_id),
+    )
 
 
 async def submit_job(exchange: Exchange, draft: JobDraft, once: IdempotencyKey | None) -> Response:
@@ -130,8 +134,8 @@ async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
         return await calls.watch_call(exchange.db, exchange.actor, call_id)
 
     request, streams = exchange.request, exchange.state.streams
-    end = streams.open(exchange.actor)
-    leave(request.scope)
+    end = streams.open(exchange.actor.identity, exchange.actor.org_id)
+    leave(request.scope["state"])
     try:
         return reply(
             await wait_for_decision(exchange.state.feed, exchange.actor.org_id, read, wait, request.is_disconnected)

@@ -1,0 +1,1 @@
+"""The gRPC door: it validates, calls one verb and renders."""
