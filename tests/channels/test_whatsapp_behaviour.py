@@ -19,8 +19,8 @@ from cortex_plane.channels.whatsapp import WhatsAppChannel
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.proof.verbs import audit
-from cortex_plane.tenancy.model.identities import ConnectionDraft
-from cortex_plane.tenancy.verbs import connections
+from cortex_plane.tenancy.model.identities import ConnectionDraft, Mapping
+from cortex_plane.tenancy.verbs import connections, links
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.channels.behaviour import PUBLIC_URL, Arrived, Failure
 from tests.channels.door import status_in
@@ -194,18 +194,25 @@ class TestWhatsAppInteractive(InteractiveSuite):
     ) -> None:
         """A telephone company gives a number away again: its new owner decides nothing."""
         plane = await self._plane(strict, admin, stage)
-        await plane.take(await stage.write("bea", "hello"))
+        await connections.unlink_own(strict.db, self.bea.actor, (await self._own_mapping(strict)).id)
+        code = await links.issue_link_code(strict.db, self.bea.actor)
+        await plane.take(await stage.write("bea", f"/link {code.code}"))
+        (claim,) = await links.list_own_claims(strict.db, self.bea.actor)
+        await links.confirm_link(strict.db, self.bea.actor, claim.id)
         asked, message = await self._asked(plane)
         stage.whatsapp.person("bea").user_id += "99"
         await plane.take(await stage.press("bea", message, "Approve"))
         assert (await shown(strict, asked.id)).status is ApprovalStatus.PENDING
         assert "do not know who you are" in (await stage.answers("bea"))[-1]
-        mappings = await connections.list_own_mappings(strict.db, self.bea.actor, None, 10)
-        assert mappings.items == []
+        assert (await connections.list_own_mappings(strict.db, self.bea.actor, None, 10)).items == []
         entries = await audit.list_entries(strict.db, strict.admin.actor, None, 0, 1000)
-        (unlinked,) = [entry.body for entry in entries if entry.action == "identity_unlinked"]
+        unlinked = [entry.body for entry in entries if entry.action == "identity_unlinked"][-1]
         assert unlinked is not None
         assert unlinked["data"]["reason"] == "the channel names another owner"
+
+    async def _own_mapping(self, world: World) -> Mapping:
+        (mapping,) = (await connections.list_own_mappings(world.db, self.bea.actor, None, 10)).items
+        return mapping
 
 
 class TestWhatsAppLongReplies(LongReplySuite):

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS, SCHEDULE, delay, gives_up
+from cortex_plane.notify.model.notifications import TryAgain
+from cortex_plane.notify.rules import LONGEST_WAIT_SECONDS, SCHEDULE, delay, gives_up, requested_pause
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -42,3 +43,9 @@ def test_a_channel_may_have_its_own_times() -> None:
     assert delay(2, 1.0, None, (1, 2, 3)) == 2
     assert gives_up(3, None, NOW, (1, 2, 3)) is None
     assert gives_up(4, None, NOW, (1, 2, 3)) is not None
+
+
+def test_pause_of_no_time_is_none() -> None:
+    """Else whoever answers `Retry-After: 0` would be asked again at once, without end."""
+    pauses = [requested_pause(TryAgain("busy", after_seconds=seconds)) for seconds in (None, 0.0, -1.0, 2.0, 1e9)]
+    assert pauses == [None, None, None, timedelta(seconds=2), timedelta(days=1)]

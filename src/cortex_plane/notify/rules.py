@@ -52,8 +52,8 @@ def holds_lane(kind: NotificationKind, attempts: int) -> bool:
 
 
 def requested_pause(error: TryAgain) -> timedelta | None:
-    """How long whoever refused a message asked to be left alone."""
-    if error.after_seconds is None:
+    """How long whoever refused a message asked to be left alone; None where that is no time to speak of."""
+    if error.after_seconds is None or error.after_seconds <= 0:
         return None
     return timedelta(seconds=min(error.after_seconds, LONGEST_WAIT_SECONDS))
 

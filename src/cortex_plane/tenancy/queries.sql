@@ -324,8 +324,9 @@ set disabled_at = plane_now(), disabled_reason = $2, revision = c.revision + 1, 
 where c.id = $1 and c.disabled_at is null and c.failing_since <= plane_now() - $3::interval
   and exists (
     select from notification n
-    where n.org_id = c.org_id and n.connection_id = c.id and n.status = 'pending' and n.attempts > 0
-      and n.last_error is not null and n.next_attempt_at > plane_now())
+    where n.org_id = c.org_id and n.connection_id = c.id and n.status = 'pending' and n.last_error is not null
+      -- Or its receiver asked for a pause, for which a message keeps its tries.
+      and (n.attempts > 0 and n.next_attempt_at > plane_now() or c.paused_until > plane_now()))
 returning c.name, c.failing_since
 
 
@@ -484,18 +485,14 @@ returning id
 
 
 -- name: note_use
--- At most once an hour, so that a message costs no write of its own. What could not be sent to them before may arrive now.
-update channel_mapping set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null
-where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null)
+-- At most once an hour, so that a message costs no write of its own. What could not be sent to them before may arrive now. $2: who is
+-- behind the sender's id, where the vendor says so; a mapping from before it did learns it now.
+update channel_mapping
+set last_used_at = plane_now(), suppressed_at = null, suppressed_reason = null,
+  metadata = case when $2::text is null or metadata ? 'owner' then metadata else metadata || jsonb_build_object('owner', $2::text) end
+where id = $1 and (last_used_at is null or last_used_at < plane_now() - interval '1 hour' or suppressed_at is not null
+  or $2::text is not null and not metadata ? 'owner')
 
-
--- name: lock_owner
--- Who the vendor says is behind a sender's id, as far as it was noted.
-select id, user_account_id, channel_type, channel_user_id, metadata ->> 'owner' as owner from channel_mapping
-where connection_id = $1 and channel_user_id = $2 and verified_at is not null for no key update
-
--- name: note_owner
-update channel_mapping set metadata = metadata || jsonb_build_object('owner', $2::text) where id = $1
 
 -- name: note_inbound
 -- At most once a minute, for the same reason.

@@ -492,11 +492,13 @@ async def insert_mapping(
     )
 
 
-async def insert_claim(tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str, name: str) -> None:
+async def insert_claim(
+    tx: Transaction, id: UUID, connection_id: UUID, member_id: UUID, sender: str, metadata: dict[str, str]
+) -> None:
     """A sender who had the member's code; nothing is theirs before the member confirms it."""
     mac = mapping_mac(tx.credential_key, tx.org, id, connection_id, member_id, sender, verified=False)
-    metadata = {"purpose": Purpose.SENDER, "name": name}
-    await tx.rows(queries.insert_claim, tx.org, id, connection_id, member_id, sender, metadata, mac)
+    values = (tx.org, id, connection_id, member_id, sender, {"purpose": Purpose.SENDER, **metadata}, mac)
+    await tx.rows(queries.insert_claim, *values)
 
 
 async def list_claims(tx: Transaction, member_id: UUID) -> list[LinkClaim]:

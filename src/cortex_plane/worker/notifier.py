@@ -196,6 +196,8 @@ class Notifier:
             # A defect of ours, or a row that nobody foresaw: loud, and no harm to what is behind it.
             log.exception("message not made", notification=str(ids[0]))
             return await self._record_failure(lane, ids, actor, TryAgain("The message could not be made; see the log."))
+        if not messages:
+            return False
         for message, behind in zip(messages, [*messages[1:], None], strict=True):
             receipt = None
             if message.outgoing is not None:

@@ -153,14 +153,21 @@ def _short_id(event_id: str) -> str:
     return event_id if is_plain else hashlib.sha256(event_id.encode()).hexdigest()
 
 
+class SenderReassigned(Exception):
+    """The sender's id, such as a phone number, has passed to somebody else since it was linked."""
+
+
 async def person_of(tx: Transaction, event: StoredEvent, source: InboundEvent) -> Actor | None:
-    """The person whose sender this is, as proven or vouched for: a member or a guest. Raises ``Forged``."""
+    """The person whose sender this is, as proven or vouched for: a member or a guest. Raises ``Forged`` or ``SenderReassigned``."""
     if source.sender.is_bot:
         return None
     mapping = await tenancy_store.verified_mapping(tx, event.target.connection_id, source.sender.id)
     if mapping is None:
         return None
-    await tx.rows(tenancy_store.queries.note_use, mapping.id)
+    owner = source.sender.owner
+    if owner is not None and mapping.metadata.get("owner", owner) != owner:
+        raise SenderReassigned
+    await tx.rows(tenancy_store.queries.note_use, mapping.id, owner)
     return await access.actor_for_member(tx, mapping.user_account_id, mapping.id)
 
 

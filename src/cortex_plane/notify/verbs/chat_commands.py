@@ -111,7 +111,9 @@ async def link_sender(db: Database, event: StoredEvent, message: ChatMessage, co
     """Claim a sender for the member whose code it is. They confirm it where they are logged in."""
     name = display_name(message.sender) or message.sender.id
     try:
-        draft = ClaimDraft(code=code[:100], external_user_id=message.sender.id, display_name=name)
+        draft = ClaimDraft(
+            code=code[:100], external_user_id=message.sender.id, display_name=name, owner=message.sender.owner
+        )
     except ValidationError:
         raise InvalidInput("This is no code. You get one on the dashboard under Your channels.") from None
     mapping = await links.claim_link(db, event.bridge(), event.target.connection_id, draft)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, InvalidInput, NotFound, TooMany
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.notify.model.channels import ChatMessage
+from cortex_plane.notify.model.channels import ChannelSender, ChatMessage
 from cortex_plane.notify.model.notifications import TryAgain, Undeliverable
 from cortex_plane.notify.store import queries
 from cortex_plane.notify.verbs import delegations, presses
@@ -96,7 +96,7 @@ async def _tell_agent(db: Database, chat: ChatContext) -> None:
     try:
         inbound = InboundMessage(
             external_user_id=message.sender.id, agent=str(agent.id), text=message.text[:MAX_WORDS],
-            display_name=display_name(message.sender), metadata=dict(message.sender.metadata),
+            display_name=display_name(message.sender), metadata=_metadata(message.sender),
         )  # fmt: skip
     except ValidationError:
         raise InvalidInput("I cannot read this message: it has characters that cannot be stored.") from None
@@ -106,6 +106,11 @@ async def _tell_agent(db: Database, chat: ChatContext) -> None:
     )
     if not ingested.replayed:
         await _show_activity(event, message)
+
+
+def _metadata(sender: ChannelSender) -> dict[str, str]:
+    """What is stored with the mapping of a guest who writes for the first time."""
+    return dict(sender.metadata) | ({"owner": sender.owner} if sender.owner else {})
 
 
 async def _show_activity(event: StoredEvent, message: ChatMessage) -> None:

@@ -18,7 +18,7 @@ from cortex_plane.kernel.meters import meters
 from cortex_plane.notify.model import channels as model
 from cortex_plane.notify.model.channels import InboundReply, InboundRequest, ReceivedRequest
 from cortex_plane.notify.verbs import channel_events, conversations, deliveries, deployments, presses
-from cortex_plane.notify.verbs.channel_events import StoredEvent
+from cortex_plane.notify.verbs.channel_events import SenderReassigned, StoredEvent
 from cortex_plane.notify.verbs.channel_port import InteractiveChannel
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.store import SealedConnection
@@ -125,8 +125,23 @@ async def handle(db: Database, event: StoredEvent) -> None:
     occurrence = event.channel.read(event.payload)
     if event.is_disabled and not isinstance(occurrence, model.DecidedCall):
         return
-    if isinstance(occurrence, model.InboundEvent) and (owner := occurrence.sender.owner) is not None:
-        await links.confirm_owner(db, event.bridge(), event.target.connection_id, occurrence.sender.id, owner)
+    try:
+        await _handle(db, event, occurrence)
+    except SenderReassigned:
+        if not isinstance(occurrence, model.InboundEvent) or occurrence.sender.owner is None:
+            raise
+        sender = occurrence.sender
+        await links.unlink_reassigned(
+            db, event.bridge(), event.target.connection_id, sender.id, occurrence.sender.owner
+        )
+        await _handle(db, event, occurrence)
+
+
+async def _handle(
+    db: Database,
+    event: StoredEvent,
+    occurrence: model.InboundEvent | model.DecidedCall | model.DeliveryReport | model.ConnectionRevoked | None,
+) -> None:
     match occurrence:
         case model.HeldDeployment():
             await deployments.ask(db, event, occurrence)

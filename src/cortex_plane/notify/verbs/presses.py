@@ -61,7 +61,7 @@ SKIP = "/skip"
 CHANGED = "The request has changed since this message: look at the new one."
 NOT_FOR_YOU = "You are not one of those who see this request, so you cannot decide it."
 UNKNOWN_BUTTON = "This button belongs to no request any more."
-UNKNOWN_IN_PUBLIC = "I do not know who you are here. An admin of your org can say whose account this is."
+UNKNOWN_IN_PUBLIC = "I do not know who you are here. Link this account on the dashboard, under Your channels."
 MAX_REASON = 2000
 
 

@@ -374,6 +374,12 @@ class ClaimDraft(LinkDraft):
     """A code that somebody typed in a private chat, with the name that the channel shows for them."""
 
     display_name: Name
+    owner: ExternalId | None = None
+    """Who is behind the sender's id, where it may pass to somebody else."""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {"name": self.display_name} | ({"owner": self.owner} if self.owner else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

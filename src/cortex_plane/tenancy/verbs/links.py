@@ -149,9 +149,9 @@ async def claim_link(db: Database, actor: Actor, connection_id: UUID, draft: Cla
             mapping_id = mine.id if mine else new_id()
             if mine is None:
                 await require_room(tx, member_id)
-                await tenancy_store.insert_claim(tx, mapping_id, connection_id, member_id, sender, draft.display_name)
+                await tenancy_store.insert_claim(tx, mapping_id, connection_id, member_id, sender, draft.metadata)
             else:
-                await tx.rows(queries.renew_claim, mapping_id, {"name": draft.display_name})
+                await tx.rows(queries.renew_claim, mapping_id, draft.metadata)
             await record(
                 tx, actor, "identity_claimed", member=member_id, mapping=mapping_id, code=code_row["id"],
                 connection=connection_id, address=sender, name=draft.display_name,
@@ -172,21 +172,19 @@ async def _find_claim(tx: Transaction, connection_id: UUID, sender: str, typed: 
 
 
 @verb(Permission.MESSAGE_INGEST)
-async def confirm_owner(db: Database, actor: Actor, connection_id: UUID, sender: str, owner: str) -> None:
-    """A channel calls it where a sender's id may pass to somebody else, as a phone number does. The first owner is noted; where another
-    one writes, the sender is unlinked: what the first one could do is not theirs."""
+async def unlink_reassigned(db: Database, actor: Actor, connection_id: UUID, sender: str, owner: str) -> None:
+    """A channel calls it where a sender's id, such as a phone number, has passed to somebody else: what the one before could do is not
+    theirs."""
     async with db.transaction(actor.org_id) as tx:
-        row = await tx.row(queries.lock_owner, connection_id, sender)
-        if row is None or row["owner"] == owner:
+        await tx.rows(queries.claim_one, connection_id, sender)
+        mapping = await tenancy_store.verified_mapping(tx, connection_id, sender)
+        if mapping is None or mapping.metadata.get("owner") in (None, owner):
             return
-        if row["owner"] is None:
-            await tx.rows(queries.note_owner, row["id"], owner)
-            return
-        await tx.rows(queries.remove_mapping, row["id"])
-        await tx.rows(queries.use_codes, row["id"])
+        await tx.rows(queries.remove_mapping, mapping.id)
+        await tx.rows(queries.use_codes, mapping.id)
         await record(
-            tx, actor, "identity_unlinked", member=row["user_account_id"], mapping=row["id"],
-            channel_type=row["channel_type"], address=row["channel_user_id"], reason="the channel names another owner",
+            tx, actor, "identity_unlinked", member=mapping.user_account_id, mapping=mapping.id,
+            channel_type=mapping.channel_type, address=mapping.channel_user_id, reason="the channel names another owner",
         )  # fmt: skip
 
 
