@@ -194,12 +194,17 @@ async def test_a_receiver_that_was_down_hears_it_later_with_the_same_id(
 
 
 @pytest.mark.proves("D.239")
-async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(http: httpx.AsyncClient, hook: Hook) -> None:
+async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(
+    http: httpx.AsyncClient, hook: Hook, admin: asyncpg.Connection
+) -> None:
     world = hook.world
     session = await opened(http, world.service)
     call = await asked(http, world.service, session, callback="hook")
     await decided(http, world.admin, call)
-    hook.receiver.replies = [Reply(410)]
+    hook.receiver.replies = [Reply(500)]
+    await admin.execute(
+        "update notification set attempts = $1 where call_id is not null", len(WebhookChannel.retry_schedule)
+    )
     await hook.send()
     (dead,) = await hook.deliveries()
     assert (dead.status, dead.member) == (DeliveryStatus.DEAD, "deployer")
@@ -208,7 +213,6 @@ async def test_one_that_nobody_takes_is_a_dead_letter_of_its_request(http: httpx
     assert buried["body"]["data"]["call"] == call["id"]
     shown = (await http.get(f"/v1/approvals/{call['approval_id']}", headers=world.admin.headers)).json()
     assert [each["status"] for each in shown["deliveries"]] == ["dead"]
-    await connections.update_connection(world.db, world.admin.actor, hook.id, ConnectionChange(enabled=True), None)
     again = await http.post(f"/v1/deliveries/{dead.id}/resend", headers=world.admin.headers)
     assert again.status_code == 200, again.text
     await hook.told()

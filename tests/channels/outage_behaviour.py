@@ -129,7 +129,7 @@ class OutageSuite(ChannelSuite):
         assert 2 <= len(counted.results) <= MOST_TRIES
         assert len(await stage.arrived()) == 1
         stage.fail(Failure.TEMPORARY, 0)
-        for _ in range(2):
+        for _ in range(10):  # the longest wait that so many failures lead to, and less than a day
             await clock.advance(timedelta(hours=2))
             await self._look(strict, stage)
         shown, *news = await stage.arrived()
