@@ -209,8 +209,8 @@ def _find_fault(request: ToolCallRequest) -> str | None:
             schema.model_validate(request.tool_call["args"])
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False, include_context=False)
-            listed = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-            return f"The arguments are not valid. Correct them and call it again: {listed}"
+            text = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+            return f"The arguments are not valid. Correct them and call it again: {text}"
     return None
 
 
@@ -272,12 +272,12 @@ def _noted(message: ToolMessage, answer: PlaneAnswer) -> ToolMessage:
     if note is None:
         return message
     content: Any = message.content
-    noted = f"{content}\n{note}" if isinstance(content, str) else [*content, {"type": "text", "text": note}]
-    return message.model_copy(update={"content": noted})
+    text = f"{content}\n{note}" if isinstance(content, str) else [*content, {"type": "text", "text": note}]
+    return message.model_copy(update={"content": text})
 
 
 def _usage_of(message: AIMessage, usage: UsageMetadata, seconds: float) -> ReportedUsage:
-    cached = usage.get("input_token_details", {})
+    details = usage.get("input_token_details", {})
     metadata = message.response_metadata
     name = metadata.get("model_name") or metadata.get("model") or "unknown"
     provider = metadata.get("model_provider")
@@ -285,7 +285,7 @@ def _usage_of(message: AIMessage, usage: UsageMetadata, seconds: float) -> Repor
         model=f"{provider}:{name}" if provider else str(name),
         prompt_tokens=usage["input_tokens"],
         completion_tokens=usage["output_tokens"],
-        cache_read_tokens=cached.get("cache_read") or 0,
-        cache_write_tokens=cached.get("cache_creation") or 0,
+        cache_read_tokens=details.get("cache_read") or 0,
+        cache_write_tokens=details.get("cache_creation") or 0,
         seconds=seconds,
     )

@@ -165,9 +165,9 @@ class Turn(TypedDict):
 
 def next_turn(history: Sequence[ModelMessage], prompt: str | None) -> Turn:
     """`agent.run(**next_turn(history, prompt))`: goes on with the calls that wait, and sends the prompt only where none does."""
-    waiting = pending(history)
+    results = pending(history)
     return {
-        "user_prompt": None if waiting else prompt, "message_history": history, "deferred_tool_results": waiting,
+        "user_prompt": None if results else prompt, "message_history": history, "deferred_tool_results": results,
     }  # fmt: skip
 
 
@@ -180,8 +180,8 @@ def _conversation(ctx: RunContext[Any]) -> str:
 async def _validated(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> dict[str, Any]:
     """The edited arguments as the tool gets them. Without a validation they would reach it as plain JSON."""
     if ctx.tool_manager is not None:
-        edited = dataclasses.replace(call, args=answer.arguments)
-        outcome = await ctx.tool_manager.validate_tool_call(edited, approved=True)
+        replacement = dataclasses.replace(call, args=answer.arguments)
+        outcome = await ctx.tool_manager.validate_tool_call(replacement, approved=True)
         if outcome.validated_args is not None:
             return outcome.validated_args
     raise ToolFailed(f"An approver changed the arguments to some that the tool does not take: {answer.arguments}")
