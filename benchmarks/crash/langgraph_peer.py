@@ -22,7 +22,7 @@ class State(TypedDict):
 
 
 def _graph(script: Script, saver: Any) -> Any:
-    graph = StateGraph(State)
+    graph: Any = StateGraph(State)
     names = [f"step_{number}" for number in range(1, STEPS + 1)]
     for number, name in enumerate(names, start=1):
 

@@ -480,6 +480,10 @@ REQUIREMENTS = [
     _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
        " for a plane that does not answer, and the log says so each time."),
     _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop."),
+    _R("D.945", "Adapters of LangChain, LangGraph and Pydantic AI pause a call while a person decides, resume it in any process with nothing but"
+       " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
+    _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
+       " another process after a pause and after a kill in its tool."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

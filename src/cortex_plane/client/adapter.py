@@ -1,0 +1,74 @@
+"""What the adapters of agent frameworks share: which tools they guard and how, and the words for people and models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from cortex_plane.agents.model.tool_names import ToolNames
+from cortex_plane.client.authorization import PATIENCE_SECONDS, PLAIN, Advice, PlaneAnswer, PlaneCalls, ToolOptions
+
+if TYPE_CHECKING:
+    from cortex_plane.client.client import Client
+    from cortex_plane.client.guarding import Answers
+
+USAGE_PATIENCE_SECONDS = 1.0
+"""A model's answer is not held back for long where the plane cannot be told what it took."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adapter:
+    """The settings of one adapter."""
+
+    plane: Client
+    agent: str
+    tools: Mapping[str, ToolOptions] = field(default_factory=dict)
+    """By the framework's name of the tool; a tool that is not here has plain options."""
+    names: ToolNames = field(default_factory=ToolNames)
+    answers: Answers | None = None
+    patience: float = PATIENCE_SECONDS
+
+    def calls(self, session: str) -> PlaneCalls:
+        return PlaneCalls(
+            self.plane,
+            agent=self.agent,
+            session=session,
+            names=self.names,
+            answers=self.answers,
+            patience=self.patience,
+        )
+
+    def usage_calls(self, session: str) -> PlaneCalls:
+        patience = min(self.patience, USAGE_PATIENCE_SECONDS)
+        return PlaneCalls(self.plane, agent=self.agent, session=session, names=self.names, patience=patience)
+
+    def options(self, name: str, parameters: Mapping[str, Any] | None) -> ToolOptions:
+        """Those of the tool, with its schema, so that approvers may edit its arguments."""
+        options = self.tools.get(name, PLAIN)
+        if options.parameters is not None or parameters is None:
+            return options
+        return dataclasses.replace(options, parameters=parameters)
+
+
+def describe_wait(answer: PlaneAnswer) -> dict[str, Any]:
+    """What the framework shows while the call waits. It is no authority: the plane is asked again after every resume."""
+    return {
+        "tool": answer.tool, "arguments": answer.arguments, "in_doubt": answer.next is Advice.DOUBT, "reason": answer.reason,
+        "approval_id": answer.approval_id, "link": answer.link, "deadline": answer.deadline, "call_id": answer.call_id,
+    }  # fmt: skip
+
+
+def describe_stop(answer: PlaneAnswer) -> str:
+    """What the model reads instead of a result."""
+    reason = answer.reason or "The plane does not allow it."
+    if answer.result is None:
+        return reason
+    return f"{reason} A person answered: {as_text(answer.result)}"
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
