@@ -185,6 +185,18 @@ class ReportedUsage:
     """How long the model took."""
 
 
+class Dialect(StrEnum):
+    """The coding agents whose hooks the plane answers, by the slug of their agent in the plane where nothing else is said."""
+
+    CLAUDE = "claude-code"
+    CODEX = "codex"
+    GEMINI = "gemini"
+
+
+HookPayload = Annotated[dict[str, Any], Field(description="What the coding agent gives to its hooks.")]
+HookAnswer = Annotated[dict[str, Any], Field(description="What it reads from them.")]
+
+
 class Next(StrEnum):
     """What the agent does now."""
 
