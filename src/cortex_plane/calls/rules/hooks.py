@@ -240,6 +240,20 @@ def refused_answer(dialect: Dialect, payload: Mapping[str, Any], error: CortexEr
     return {"systemMessage": f"Cortex Plane did not record this: {refusal_of(error).reason}"[:8000]}
 
 
+def is_answer(dialect: Dialect, event_name: str, answer: Any) -> bool:
+    """Whether the coding agent can read it. What it cannot read it takes for no objection."""
+    if not isinstance(answer, dict):
+        return False
+    if FORMS[dialect].phases.get(event_name, Phase.OTHER) is not Phase.BEFORE:
+        return True
+    if dialect is Dialect.GEMINI:
+        return answer.get("decision") in ("allow", "deny")
+    output = answer.get("hookSpecificOutput")
+    if output is None:
+        return dialect is Dialect.CODEX and not answer
+    return isinstance(output, dict) and output.get("permissionDecision") in ("allow", "deny", "defer")
+
+
 def _json(value: Any) -> str:
     text = canonical(value).decode()
     return text if len(text) <= 4000 else f"{text[:4000]}…"

@@ -30,7 +30,6 @@ from cortex_plane.sessions.verbs.sessions import find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
-
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 """Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments."""
 
@@ -68,7 +67,7 @@ async def answer_hook(
         return HookReply(body=hooks.refused_answer(dialect, payload, error))
     except CortexError as error:
         return HookReply(body=hooks.refused_answer(dialect, payload, error))
-    if decision.waits and can_defer and hooks.FORMS[dialect].can_defer:
+    if decision.waits and can_defer:
         first = await _earlier_waiting(db, actor, call)
         can_defer = first is None
         decision = decision if first is None else hooks.behind(first)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import Dialect, ExternalCall
+from cortex_plane.calls.rules.hooks import FORMS
 from cortex_plane.calls.verbs import calls, deadlines, external, hooks, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
@@ -148,15 +149,16 @@ async def answer_hook(
     exchange: Exchange, dialect: Dialect, payload: dict[str, Any], agent: str | None, defer: bool, wait: float
 ) -> Response:
     is_headless = defer or exchange.request.headers.get(ENTRYPOINT, "").startswith("sdk-")
+    can_defer = is_headless and FORMS[dialect].can_defer
 
     async def ask() -> hooks.HookReply:
         return await hooks.answer_hook(
-            exchange.db, exchange.actor, dialect, payload, agent=agent, can_defer=is_headless,
+            exchange.db, exchange.actor, dialect, payload, agent=agent, can_defer=can_defer,
             plane_url=str(exchange.request.base_url),
         )  # fmt: skip
 
     answered = await ask()
-    if answered.call is not None and wait:
+    if answered.call is not None and wait and not can_defer:
         await _wait_for_call(exchange, answered.call.id, wait)
         answered = await ask()
     response = reply(answered.body)
