@@ -470,6 +470,15 @@ REQUIREMENTS = [
     _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
        " for a plane that does not answer, and the log says so each time."),
     _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop."),
+    # Hooks of coding agents
+    _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
+       " failures are recorded, and whoever repeats an event runs nothing twice."),
+    _R("D.951", "Of parallel calls that wait the first is deferred and the others come again, under new ids, as the calls that were approved;"
+       " without defer a hook is held."),
+    _R("D.952", "A forged caller, an oversized or unreadable event and a plane that is down block the tool, with the reason."),
+    _R("D.953", "Codex and Gemini CLI get answers that they obey: no changed arguments where those are not run, keys where calls have no ids."),
+    _R("D.954", "A starter policy for each coding agent lets it read and search, and asks for writing, shell and network."),
+    _R("D.955", "`cortex hook install` writes the settings beside hooks of others, the same every time, and `uninstall` removes them."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

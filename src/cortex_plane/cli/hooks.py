@@ -35,7 +35,7 @@ ROUND_SECONDS = 20.0
 TOO_LATE = "The plane's answer cannot be read, so nothing runs. Are its address and its version right?"
 
 
-class Name(StrEnum):
+class CodingAgent(StrEnum):
     """Coding agents as people type them."""
 
     CLAUDE = "claude"
@@ -48,11 +48,11 @@ class Name(StrEnum):
 
 
 _FILES = {
-    Name.CLAUDE: Path(".claude/settings.json"),
-    Name.CODEX: Path(".codex/hooks.json"),
-    Name.GEMINI: Path(".gemini/settings.json"),
+    CodingAgent.CLAUDE: Path(".claude/settings.json"),
+    CodingAgent.CODEX: Path(".codex/hooks.json"),
+    CodingAgent.GEMINI: Path(".gemini/settings.json"),
 }
-Coding = Annotated[Name, Argument(help="The coding agent.")]
+Coding = Annotated[CodingAgent, Argument(help="The coding agent.")]
 AgentOption = Annotated[
     str | None, Option(help="The agent of the plane whose calls these are; by default named like it.")
 ]
@@ -63,7 +63,7 @@ UserOption = Annotated[bool, Option("--user", help="Change the settings of your 
 @hook_app.callback(invoke_without_command=True)
 def answer_event(
     context: typer.Context,
-    dialect: Annotated[Name | None, Option(help="Whose event stands on stdin, as JSON.")] = None,
+    dialect: Annotated[CodingAgent | None, Option(help="Whose event stands on stdin, as JSON.")] = None,
     agent: AgentOption = None,
     wait: Annotated[float, Option(min=0, max=86_400, help="Seconds to hold a call that waits for a person.")] = 0,
 ) -> None:
@@ -141,7 +141,7 @@ def install_hooks(
     policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, beside the policies in force.")] = False,
 ) -> None:  # fmt: skip
     """Write the hooks into the settings of a coding agent, beside those that it has. Again, they are replaced."""
-    is_command = command or name is not Name.CLAUDE
+    is_command = command or name is not CodingAgent.CLAUDE
     if not is_command and wait > MAX_WAIT:
         raise InvalidInput(
             "The plane holds a request for at most 60 seconds.", hint="Use --command for a longer --wait."
@@ -153,21 +153,21 @@ def install_hooks(
 
 
 async def _write_hooks(
-    plane: Client, name: Name, path: Path, agent: str | None, wait: int, *, is_command: bool, with_policy: bool
+    plane: Client, name: CodingAgent, path: Path, agent: str | None, wait: int, *, is_command: bool, with_policy: bool
 ) -> None:
     hook = _command_hook(name, agent, wait) if is_command else _http_hook(plane.url, agent, wait)
     entries = {}
     for event, phase in FORMS[name.dialect].phases.items():
         # A result that is not recorded is no reason to stop: the tool ran.
-        closing = {"onFailure": "block"} if name is Name.CLAUDE and phase is Phase.BEFORE else {}
-        entries[event] = {"matcher": ".*" if name is Name.GEMINI else "*", "hooks": [hook | closing]}
+        closing = {"onFailure": "block"} if name is CodingAgent.CLAUDE and phase is Phase.BEFORE else {}
+        entries[event] = {"matcher": ".*" if name is CodingAgent.GEMINI else "*", "hooks": [hook | closing]}
     _change_settings(path, entries)
     print_line(f"wrote {', '.join(entries)} to {path}")
     if not is_command:
         print_line("Claude Code reads the key from CORTEX_KEY in its environment; without it no tool runs")
-    if name is not Name.CLAUDE:
+    if name is not CodingAgent.CLAUDE:
         print_line("it runs tools all the same where `cortex` is not installed, or is slower than its timeout")
-    if name is Name.CODEX:
+    if name is CodingAgent.CODEX:
         print_line("Codex runs a new hook only after you trusted it: type /hooks there")
     if with_policy:
         text = (Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text()
@@ -197,7 +197,7 @@ def print_policy(name: Coding) -> None:
     sys.stdout.write((Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text())
 
 
-def _settings_path(name: Name, project: Path, user: bool) -> Path:
+def _settings_path(name: CodingAgent, project: Path, user: bool) -> Path:
     return (Path.home() if user else project.absolute()) / _FILES[name]
 
 
@@ -212,13 +212,13 @@ def _http_hook(url: str, agent: str | None, wait: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _command_hook(name: Name, agent: str | None, wait: int) -> dict[str, Any]:
+def _command_hook(name: CodingAgent, agent: str | None, wait: int) -> dict[str, Any]:
     words = ["cortex hook --dialect", name.value, *(["--agent", agent] if agent else []), "--wait", str(wait)]
     seconds = wait + 30
     return {
         "type": "command",
         "command": " ".join(words),
-        "timeout": seconds * 1000 if name is Name.GEMINI else seconds,
+        "timeout": seconds * 1000 if name is CodingAgent.GEMINI else seconds,
     }
 
 
