@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -193,7 +193,16 @@ class Dialect(StrEnum):
     GEMINI = "gemini"
 
 
-HookPayload = Annotated[dict[str, Any], Field(description="What the coding agent gives to its hooks.")]
+HookPayload = Annotated[
+    dict[str, Any],
+    WithJsonSchema({
+        "type": "object",
+        "description": "What the coding agent gives to its hooks, unchanged.",
+        "properties": {"hook_event_name": {"type": "string", "description": "Such as `PreToolUse`.", "pattern": "^[A-Za-z]{1,100}$"}},
+        "required": ["hook_event_name"],
+        "additionalProperties": True,
+    }),
+]  # fmt: skip
 HookAnswer = Annotated[dict[str, Any], Field(description="What it reads from them.")]
 
 

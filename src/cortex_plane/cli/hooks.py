@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
 from cortex_plane.calls.routes import ANSWER_HOOK
-from cortex_plane.calls.rules.hooks import FORMS, Phase, is_answer
+from cortex_plane.calls.rules.hooks import FORMS, HookPhase, is_answer
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
@@ -80,7 +80,7 @@ def answer_event(
                 f"The event has more than {MAX_BODY_BYTES} bytes.", hint="Split the call into smaller ones."
             )
         event = _event_name(content)
-        if FORMS[dialect.dialect].phases.get(event) is not Phase.BEFORE:
+        if FORMS[dialect.dialect].phases.get(event) is not HookPhase.BEFORE:
             code = WARN  # the tool ran: its result is not hidden from the model
         answer = run(lambda plane: _ask(plane, dialect.dialect, content, agent, wait))
         if not is_answer(dialect.dialect, event, answer):
@@ -159,7 +159,7 @@ async def _write_hooks(
     entries = {}
     for event, phase in FORMS[name.dialect].phases.items():
         # A result that is not recorded is no reason to stop: the tool ran.
-        closing = {"onFailure": "block"} if name is CodingAgent.CLAUDE and phase is Phase.BEFORE else {}
+        closing = {"onFailure": "block"} if name is CodingAgent.CLAUDE and phase is HookPhase.BEFORE else {}
         entries[event] = {"matcher": ".*" if name is CodingAgent.GEMINI else "*", "hooks": [hook | closing]}
     _change_settings(path, entries)
     print_line(f"wrote {', '.join(entries)} to {path}")

@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 86_400.0
 """A tool of a coding agent, such as a subagent, may run for long, and a result that comes later still counts."""
 
 
-class Phase(StrEnum):
+class HookPhase(StrEnum):
     BEFORE = "before"
     AFTER = "after"
     FAILED = "failed"
@@ -36,7 +36,7 @@ class Phase(StrEnum):
 class DialectForm:
     """How the hooks of one coding agent differ from those of others."""
 
-    phases: Mapping[str, Phase]
+    phases: Mapping[str, HookPhase]
     prefix: str
     """Before the names of its own tools."""
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
@@ -50,19 +50,22 @@ class DialectForm:
 
 FORMS: Mapping[Dialect, DialectForm] = {
     Dialect.CLAUDE: DialectForm(
-        phases={"PreToolUse": Phase.BEFORE, "PostToolUse": Phase.AFTER, "PostToolUseFailure": Phase.FAILED},
+        phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER, "PostToolUseFailure": HookPhase.FAILED},
         prefix="claude",
         can_defer=True,
     ),
     # Codex has no event for tools that fail, so a missing outcome says nothing. It rejects changed arguments and runs the original ones.
     Dialect.CODEX: DialectForm(
-        phases={"PreToolUse": Phase.BEFORE, "PostToolUse": Phase.AFTER},
+        phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER},
         prefix="codex",
         on_uncertain=OnUncertain.FAIL,
         may_edit=False,
     ),
     Dialect.GEMINI: DialectForm(
-        phases={"BeforeTool": Phase.BEFORE, "AfterTool": Phase.AFTER}, prefix="gemini", has_call_ids=False, merges=True
+        phases={"BeforeTool": HookPhase.BEFORE, "AfterTool": HookPhase.AFTER},
+        prefix="gemini",
+        has_call_ids=False,
+        merges=True,
     ),
 }
 
@@ -72,7 +75,7 @@ class HookEvent:
     """One call of a hook."""
 
     name: str
-    phase: Phase
+    phase: HookPhase
     session: str = ""
     tool: str = ""
     """As policies name it."""
@@ -98,8 +101,8 @@ class HookDecision:
 def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     form = FORMS[dialect]
     name = _text(payload, "hook_event_name", MAX_NAME)
-    phase = form.phases.get(name, Phase.OTHER)
-    if phase is Phase.OTHER:
+    phase = form.phases.get(name, HookPhase.OTHER)
+    if phase is HookPhase.OTHER:
         return HookEvent(name=name, phase=phase, arguments={})
     session = _text(payload, "session_id", MAX_ID)
     foreign = _text(payload, "tool_name", MAX_NAME)
@@ -109,7 +112,7 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     key = None
     if form.has_call_ids:
         key = call_key(session, _text(payload, "tool_use_id", MAX_ID))
-    elif phase is Phase.BEFORE:
+    elif phase is HookPhase.BEFORE:
         # Each event has a time of its own, and is one call.
         check_json(arguments, "tool_input", MAX_OBJECT_BYTES)
         at = _text(payload, "timestamp", MAX_NAME)
@@ -119,7 +122,7 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     error = _error_of(payload, phase, result)
     return HookEvent(
         name=name,
-        phase=Phase.FAILED if error is not None else phase,
+        phase=HookPhase.FAILED if error is not None else phase,
         session=session,
         tool=plane_name(foreign, form.prefix),
         arguments=arguments,
@@ -129,15 +132,15 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     )
 
 
-def _error_of(payload: Mapping[str, Any], phase: Phase, result: Any) -> str | None:
-    if phase is Phase.FAILED:
+def _error_of(payload: Mapping[str, Any], phase: HookPhase, result: Any) -> str | None:
+    if phase is HookPhase.FAILED:
         error = payload.get("error")
-    elif phase is Phase.AFTER and isinstance(result, dict):
+    elif phase is HookPhase.AFTER and isinstance(result, dict):
         error = result.get("error")
     else:
         return None
     if error is None:
-        return "It failed." if phase is Phase.FAILED else None
+        return "It failed." if phase is HookPhase.FAILED else None
     text = error if isinstance(error, str) else orjson.dumps(error, default=str).decode()
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")[:4000]
 
@@ -232,10 +235,10 @@ def refused_answer(dialect: Dialect, payload: Mapping[str, Any], error: CortexEr
     """Of an event whose fields cannot be read, or whose call cannot be asked about: a tool does not run, and an outcome is not recorded.
     Raises the error again where not even the name of the event can be read: then the request failed, and coding agents block."""
     name = payload.get("hook_event_name")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name not in FORMS[dialect].phases:
         raise error
-    if FORMS[dialect].phases.get(name, Phase.OTHER) is Phase.BEFORE:
-        event = HookEvent(name=name, phase=Phase.BEFORE, arguments={})
+    if FORMS[dialect].phases[name] is HookPhase.BEFORE:
+        event = HookEvent(name=name, phase=HookPhase.BEFORE, arguments={})
         return answer_of(dialect, event, refusal_of(error), can_defer=False)
     return {"systemMessage": f"Cortex Plane did not record this: {refusal_of(error).reason}"[:8000]}
 
@@ -244,7 +247,7 @@ def is_answer(dialect: Dialect, event_name: str, answer: Any) -> bool:
     """Whether the coding agent can read it. What it cannot read it takes for no objection."""
     if not isinstance(answer, dict):
         return False
-    if FORMS[dialect].phases.get(event_name, Phase.OTHER) is not Phase.BEFORE:
+    if FORMS[dialect].phases.get(event_name, HookPhase.OTHER) is not HookPhase.BEFORE:
         return True
     if dialect is Dialect.GEMINI:
         return answer.get("decision") in ("allow", "deny")

@@ -13,7 +13,7 @@ from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, Dialect, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
 from cortex_plane.calls.rules import hooks
-from cortex_plane.calls.rules.hooks import HookDecision, HookEvent, Phase
+from cortex_plane.calls.rules.hooks import HookDecision, HookEvent, HookPhase
 from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
@@ -51,9 +51,9 @@ async def answer_hook(
     agent = agent or dialect.value
     try:
         event = hooks.parse_event(dialect, payload)
-        if event.phase is Phase.OTHER:
+        if event.phase is HookPhase.OTHER:
             return HookReply(body={})
-        if event.phase is not Phase.BEFORE:
+        if event.phase is not HookPhase.BEFORE:
             await _report(db, actor, agent, event)
             return HookReply(body={})
         call, decision = await _ask(db, actor, dialect, agent, event, plane_url)
@@ -138,7 +138,7 @@ async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> N
             doubt_hash_of(event.tool, input_hash.hexdigest()), input_hash.digest(),
         )  # fmt: skip
     call = require_found(call, "call")
-    if event.phase is Phase.FAILED:
+    if event.phase is HookPhase.FAILED:
         outcome = OutcomeDraft(status=OutcomeStatus.FAILED, error=event.error, attempt=call["attempt"])
     else:
         outcome = OutcomeDraft(status=OutcomeStatus.COMPLETED, result=_storable(event.result), attempt=call["attempt"])
