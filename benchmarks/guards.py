@@ -7,6 +7,8 @@ guard asks the API (a process of its own) twice instead: may it, with the intent
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -21,6 +23,8 @@ from benchmarks.peers.databases import fresh_database
 from benchmarks.peers.payloads import TOOL_ARGUMENTS, TOOL_RESULT, effect
 from benchmarks.plane import Plane, plane
 from cortex_plane import Client
+from cortex_plane.calls.model import Dialect
+from cortex_plane.calls.routes import ANSWER_HOOK
 from cortex_plane.tenancy.verbs import keys
 
 CHECKPOINT_BYTES = 200
@@ -90,11 +94,41 @@ async def run(admin_url: str, *, rounds: int = 5, count: int = 100) -> bool:
                     rivals = await _rivals(made, pool, client, concurrency)
                     medians = await compare(rivals, rounds=rounds, count=count, concurrency=concurrency, url=url)
                     met = _print(concurrency, medians) and met
+                met = await _hooks(made, client, rounds * count) and met
         finally:
             server.terminate()
             await server.wait()
             await pool.close()
     return met
+
+
+async def _hooks(made: Plane, client: Client, count: int) -> bool:
+    """The hook of a coding agent before a tool that policies allow, and after it: one request each."""
+    agent = await made.agent(f"coding-{uuid4().hex[:8]}", [])
+    session, seconds = uuid4().hex, dict[str, list[float]](PreToolUse=[], PostToolUse=[])
+    for number in range(count + 10):
+        event = {
+            "session_id": session,
+            "tool_name": "Bash",
+            "tool_input": TOOL_ARGUMENTS,
+            "tool_use_id": f"toolu_{number}",
+        }
+        for name, taken in seconds.items():
+            content = orjson.dumps(event | {"hook_event_name": name, "tool_response": TOOL_RESULT})
+            began = time.perf_counter()
+            answer = await client.transport.send_bytes(
+                ANSWER_HOOK, Dialect.CLAUDE, content=content, query={"agent": agent.slug}, headers={}
+            )
+            taken.append(time.perf_counter() - began)
+            if b"deny" in answer.content or b"systemMessage" in answer.content:
+                raise RuntimeError(answer.text)
+    medians = {name: statistics.median(taken[10:]) for name, taken in seconds.items()}
+    title = "a hook of a coding agent, round trip"
+    print(f"\n{title:44}{'ms':>10}")
+    for name, median in medians.items():
+        print(f"{'  ' + name:44}{median * 1e3:>10.2f}")
+    table(title, "ms", {name: median * 1e3 for name, median in medians.items()})
+    return goal("hook of a coding agent", "before a tool", medians["PreToolUse"] * 1e3, "≤", 10, " ms")
 
 
 def _print(concurrency: int, medians: dict[str, float]) -> bool:

@@ -484,6 +484,15 @@ REQUIREMENTS = [
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    # Hooks of coding agents
+    _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
+       " failures are recorded, and whoever repeats an event runs nothing twice."),
+    _R("D.951", "Of parallel calls that wait the first is deferred and the others come again, under new ids, as the calls that were approved;"
+       " without defer a hook is held."),
+    _R("D.952", "A forged caller, an oversized or unreadable event and a plane that is down block the tool, with the reason."),
+    _R("D.953", "Codex and Gemini CLI get answers that they obey: no changed arguments where those are not run, keys where calls have no ids."),
+    _R("D.954", "A starter policy for each coding agent lets it read and search, and asks for writing, shell and network."),
+    _R("D.955", "`cortex hook install` writes the settings beside hooks of others, the same every time, and `uninstall` removes them."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

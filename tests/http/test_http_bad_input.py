@@ -99,6 +99,8 @@ def _with(body: dict[str, Any], way: tuple[str, ...], raw: str) -> str:
 
 DEEP = '{"a":' * 65 + "1" + "}" * 65
 DEEPER = '{"a":' * 5000 + "1" + "}" * 5000
+OWN_WORDS = frozenset({"POST /v1/hooks/{dialect}"})
+"""Bodies of others, who get a refusal in their own words: see `tests/calls/test_hooks.py`."""
 _TEXT = ['"a\\u0000b"', '"\\ud800"', '"a\\udfffb"', "7", "true", '["x"]', '{"x": 1}']
 _NUMBER = ['"x"', "-1", "99999999999999999999999", "NaN", "Infinity", "-Infinity", "1e999", "[]", "{}"]
 _NO_OBJECT = ['"x"', "7", "[]", "true"]
@@ -145,7 +147,7 @@ async def test_a_wrong_value_in_any_field_is_refused_and_named(
     http: httpx.AsyncClient, world: World, admin: asyncpg.Connection, whole: bool
 ) -> None:
     selection = Selection(whole)
-    made = await _bodies(http, world)
+    made = [example for example in await _bodies(http, world) if example.route not in OWN_WORDS]
     before = await digests(admin)
     for example in made:
         assert example.body is not None
@@ -176,7 +178,7 @@ async def test_an_unknown_or_missing_field_is_refused_and_named(
     selection = Selection(whole)
     described = await document(http)
     routes = documented_routes(described)
-    made = await _bodies(http, world)
+    made = [example for example in await _bodies(http, world) if example.route not in OWN_WORDS]
     before = await digests(admin)
     for example in made:
         assert example.body is not None
@@ -319,6 +321,7 @@ BAD_QUERY = {
     "approval_id": ["", "x", "1", "\x00", "0190c0de-0000-7000-8000-00000000000"],
     "wait": ["", "x", "-1", "61", "NaN", "inf", "\x00"],
     "source": ["", "x", "2", "\x00"],
+    "defer": ["", "x", "2", "\x00"],
     "action": ["", "a b", "\x00", "ä", "A", "x" * 65],
     "capability": ["", "a b", "\x00", "ä", "x" * 101],
     "from": ["", "a b", "\x00", "ä", "-1", "x" * 65],
@@ -342,10 +345,8 @@ async def test_a_wrong_query_parameter_is_refused(
                 continue
             name = parameter["name"]
             for value in selection.of(BAD_QUERY[name]):
-                answer = await http.get(
-                    example.path, params={**example.query, name: value}, headers=world.admin.headers
-                )
-                body = problem(answer, 422)
+                bent = Example(example.route, example.params, {**example.query, name: value}, example.body)
+                body = problem(await bent.send(http, world.admin.headers), 422)
                 assert body["code"] in ("invalid_request", "invalid_cursor"), (example.route, name, value)
         if "limit" in example.query:
             strange = {**example.query, "offset": "5"}
@@ -402,7 +403,7 @@ async def test_an_id_that_is_none_is_refused_or_not_found(
             headers = _sender(world, example).headers
             for id in (random_id(), "0" * 8 + "-0000-0000-0000-" + "0" * 12):
                 unknown = Example(example.route, {**example.params, name: id}, example.query, example.body)
-                no_id = name in ("version", "provider")
+                no_id = name in ("version", "provider", "dialect")
                 body = problem(await unknown.send(http, headers), {404, 422} if no_id else 404)
                 assert no_id or body["code"].endswith("_not_found"), example.route
             for junk in selection.of(("x", "%00", "a%0Ab", "..%2f", "%ff", "%ed%a0%80", "'--", "x" * 3000)):

@@ -507,6 +507,15 @@ def examples(s: Stage) -> list[Example]:
             {"session_id": s.elsewhere},
             body={"calls": [{"tool": "ship.later", "arguments": {"version": "3"}, "key": "stage-batch"}]},
         ),
+        Example(
+            "POST /v1/hooks/{dialect}",
+            {"dialect": "claude-code"},
+            {"agent": s.agent, "defer": "true", "wait": "0"},
+            body={
+                "hook_event_name": "PreToolUse", "session_id": "f7178682", "tool_name": "Bash", "tool_input": {"command": "ls"},
+                "tool_use_id": "toolu_1",
+            },
+        ),
         Example("GET /v1/calls", query={**limit, "session_id": s.elsewhere, "status": "intended"}),
         Example("GET /v1/calls/{call_id}", {"call_id": s.elsewhere_call}, {"wait": "0"}),
         Example(
@@ -815,7 +824,7 @@ async def test_the_examples_name_every_field_and_every_query_parameter(http: htt
 
 
 def _unnamed(whole: dict[str, Any], schema: dict[str, Any], bodies: list[dict[str, Any]]) -> Iterator[str]:
-    for name, inner in schema["properties"].items():
+    for name, inner in schema.get("properties", {}).items():
         given = [body[name] for body in bodies if name in body]
         if not given:
             yield name

@@ -3222,6 +3222,25 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.join_waiting(p_org uuid, p_job uuid, p_call uuid, p_key text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_job job%rowtype;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
+  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call
+  on conflict do nothing;
+  if found then
+    perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(p_job, array[cardinality(p_actions)]));
+  end if;
+end
+$$;
+
 CREATE FUNCTION public.joined_call(p_org uuid, p_agent uuid, p_opener uuid, p_key text, p_request_hash bytea) RETURNS uuid
     LANGUAGE plpgsql STABLE
     SET search_path TO 'public', 'pg_temp'

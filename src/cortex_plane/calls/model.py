@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -183,6 +183,27 @@ class ReportedUsage:
     """Millionths of a US dollar, where the framework knows the price."""
     seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
     """How long the model took."""
+
+
+class Dialect(StrEnum):
+    """The coding agents whose hooks the plane answers, by the slug of their agent in the plane where nothing else is said."""
+
+    CLAUDE = "claude-code"
+    CODEX = "codex"
+    GEMINI = "gemini"
+
+
+HookPayload = Annotated[
+    dict[str, Any],
+    WithJsonSchema({
+        "type": "object",
+        "description": "What the coding agent gives to its hooks, unchanged.",
+        "properties": {"hook_event_name": {"type": "string", "description": "Such as `PreToolUse`.", "pattern": "^[A-Za-z]{1,100}$"}},
+        "required": ["hook_event_name"],
+        "additionalProperties": True,
+    }),
+]  # fmt: skip
+HookAnswer = Annotated[dict[str, Any], Field(description="What it reads from them.")]
 
 
 class Next(StrEnum):

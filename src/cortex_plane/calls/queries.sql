@@ -4,6 +4,44 @@ where id = $1 and kind = 'external' and status = 'RUNNING'
 returning id
 
 
+-- name: find_hook_call
+-- The call that a report of a hook is about: that of its key, or without one the oldest that was begun with these arguments ($5: their
+-- hash with the tool; $6: their hash alone, which edited ones have).
+select c.id, c.attempt
+from tool_call c
+where c.id = case when $3::text is not null then coalesce(
+    (select x.call_id from external_call x where x.agent_id = (select s.agent_id from session s where s.id = $1) and x.opener = $2 and x.key = $3),
+    (select k.call_id from external_call_key k where k.agent_id = (select s.agent_id from session s where s.id = $1) and k.opener = $2
+       and k.key = $3))
+  else (
+    select x.call_id from job j
+    join external_call x on x.org_id = j.org_id and x.job_id = j.id
+    join tool_call o on o.org_id = x.org_id and o.id = x.call_id
+    where j.session_id = $1 and j.kind = 'external' and o.status = 'intended'
+      and (x.request_hash = $5 or (o.edited and o.tool_name = $4 and o.input_hash = $6))
+    order by o.step_index limit 1) end
+
+
+-- name: find_first_waiting
+-- The call of a job that waits for a person longest.
+select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'awaiting' order by c.step_index limit 1
+
+
+-- name: find_waiting_call
+-- A call of the session that waits for a person, or was approved and has not begun, and that this request is: the same tool and
+-- arguments ($3), or those that an approver made of them ($4, $5), asked for by the same identity. No row where the key has a call.
+select x.call_id, x.job_id from job j
+join external_call x on x.org_id = j.org_id and x.job_id = j.id
+join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+where j.session_id = $1 and j.kind = 'external' and x.asker = $2 and c.status in ('awaiting', 'approved')
+  and (x.request_hash = $3 or (c.edited and c.tool_name = $4 and c.input_hash = $5))
+  and not exists (select from external_call e
+    where e.org_id = x.org_id and e.agent_id = x.agent_id and e.opener = x.opener and e.key = $6)
+  and not exists (select from external_call_key k
+    where k.org_id = x.org_id and k.agent_id = x.agent_id and k.opener = x.opener and k.key = $6)
+order by c.step_index limit 1
+
+
 -- name: get_call
 select c.*
 from external_call_shown c

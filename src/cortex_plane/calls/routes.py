@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
 from cortex_plane.gates.model.scenarios import MAX_FILE_BYTES, ScenarioReport, ScenarioRun
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.usage import UsageTotals
-from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
 from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
 
@@ -26,6 +26,23 @@ SCENARIO_BODY_BYTES = MAX_ATLAS_BYTES * 3 // 2 + 2 * MAX_FILE_BYTES
 class WaitQuery(Query):
     wait: Annotated[
         float, Field(ge=0, le=model.MAX_WAIT, allow_inf_nan=False, description="Seconds to wait for a decision.")
+    ] = 0
+
+
+class HookQuery(Query):
+    agent: Annotated[
+        Ref | None,
+        Field(description="The agent whose calls these are; the one named like the coding agent if left out."),
+    ] = None
+    defer: Annotated[
+        bool,
+        Field(
+            description="The coding agent runs without a terminal: it can end its run and ask again when it is resumed."
+        ),
+    ] = False
+    wait: Annotated[
+        float,
+        Field(ge=0, le=model.MAX_WAIT, allow_inf_nan=False, description="Seconds to hold the hook for a decision."),
     ] = 0
 
 
@@ -55,6 +72,19 @@ COMPLETE_SESSION = _large("POST /v1/sessions/{session_id}/complete", Session, mo
 """The agent that runs elsewhere is done."""
 FAIL_SESSION = _large("POST /v1/sessions/{session_id}/fail", Session, model.Ending, "calls")
 """The agent that runs elsewhere gives up: nobody is asked any more."""
+
+ANSWER_HOOK: Route[dict[str, Any]] = Route(
+    "POST /v1/hooks/{dialect}",
+    model.HookAnswer,
+    body=model.HookPayload,
+    query=HookQuery,
+    path_types={"dialect": model.Dialect},
+    max_body=MAX_BODY_BYTES,
+    tag="calls",
+)
+"""Answer a hook of a coding agent in its own words: before a tool, whether it runs; after it, that its result was recorded. Whatever is wrong
+with a call is a denial with the reason. The header `Cortex-Entrypoint` may say `sdk-cli` instead of `defer=true`; the header `Cortex-Pending` of
+the answer has the id of the approval that the call waits for."""
 
 REPORT_USAGE = Route(
     "POST /v1/sessions/{session_id}/usage", UsageTotals, body=model.ReportedUsage, status=201, once=True, tag="models"

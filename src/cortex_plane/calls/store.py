@@ -194,6 +194,13 @@ async def join_doubt(
     )
 
 
+async def join_waiting(
+    db: Database, actor: Actor, job_id: UUID, id: UUID, key: str, request_hash: bytes, fact: Fact
+) -> None:
+    """A key stands for this call from now on, unless it has one by now."""
+    await db.call("join_waiting", actor.org_id, job_id, id, key, request_hash, [fact.action], [fact.body])
+
+
 async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:
     """What became of a call, without its agent. Raises `Conflict` where somebody else was faster."""
     await tx.call("end_call", tx.org, outcome, None)

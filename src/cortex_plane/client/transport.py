@@ -194,8 +194,16 @@ class Transport:
     ) -> Any:  # fmt: skip
         """The decoded answer; None for 204."""
         content = None if body is None else adapter(type(body)).dump_json(body, exclude_none=True)
+        answer = await self.send_bytes(route, *values, content=content, query=query, headers=headers or {})
+        return orjson.loads(answer.content) if answer.content else None
+
+    async def send_bytes(
+        self, route: Route[Any], *values: object, content: bytes | None, query: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+    ) -> httpx.Response:  # fmt: skip
+        """The answer as it came, to a body that is sent as it is."""
         request = self._plane.request(
-            route, values, query=query, content=content, headers=headers or {}, seconds=self._seconds
+            route, values, query=query, content=content, headers=headers, seconds=self._seconds
         )
         try:
             answer = await send_async(self._connections, request)
@@ -203,7 +211,7 @@ class Transport:
             raise self._silent(error) from error
         if answer.status_code >= 400:
             raise problem(answer)
-        return orjson.loads(answer.content) if answer.content else None
+        return answer
 
     async def download(self, route: Route[bytes], **query: Any) -> AsyncGenerator[bytes, None]:
         """An answer of any size, piece by piece. Raises at its end if it was cut off."""

@@ -42,6 +42,7 @@ NOUNS = {
     "agent": "cortex_plane.cli.agents:agent_app",
     "session": "cortex_plane.cli.sessions:session_app",
     "call": "cortex_plane.cli.sessions:call_app",
+    "hook": "cortex_plane.cli.hooks:hook_app",
     "job": "cortex_plane.cli.jobs:job_app",
     "signal": "cortex_plane.cli.jobs:signal_app",
     "approval": "cortex_plane.cli.proof:approval_app",

@@ -17,7 +17,14 @@ from cortex_plane.calls.store import CallContext, queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.authorization import decide_call, preview_verdict
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
-from cortex_plane.calls.verbs.external import call_context, read_call, retry_under_session_lock, shown_call, tool_digest
+from cortex_plane.calls.verbs.external import (
+    call_context,
+    doubt_hash_of,
+    read_call,
+    retry_under_session_lock,
+    shown_call,
+    tool_digest,
+)
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical
@@ -203,7 +210,7 @@ async def _authorize(
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
     # What only reads is read again.
     runner = None if draft.read_only else draft.runner
-    doubt_hash = None if runner is None else hashlib.sha256(f"{request.name}\n{request.input_hash}".encode()).digest()
+    doubt_hash = None if runner is None else doubt_hash_of(request.name, request.input_hash)
     context = await call_context(
         db,
         actor,

@@ -221,6 +221,11 @@ def tool_digest(draft: CallDraft) -> str:
     return hashlib.sha256(canonical(declaration)).hexdigest()
 
 
+def doubt_hash_of(tool: str, input_hash: str) -> bytes:
+    """Names what was asked for, whatever its key."""
+    return hashlib.sha256(f"{tool}\n{input_hash}".encode()).digest()
+
+
 async def call_context(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
     *, asked_by: UUID | None = None, acts: bool = False, runner: str | None = None, request_hash: bytes | None = None,

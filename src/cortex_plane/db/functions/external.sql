@@ -91,6 +91,25 @@ begin
 end
 $$;
 
+-- A new key stands for a call that has not begun (p_call: one of find_waiting_call) from now on.
+create or replace function join_waiting(
+  p_org uuid, p_job uuid, p_call uuid, p_key text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+declare
+  the_job job%rowtype;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
+  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call
+  on conflict do nothing;
+  if found then
+    perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(p_job, array[cardinality(p_actions)]));
+  end if;
+end
+$$;
+
 -- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
 -- p_runner, p_request_hash: null where its agent does not say which process runs it; then nothing is joined and nothing doubted.
 -- p_acts: refused where an atlas of the session keeps out whoever asks (p_caller, p_person: see require_atlas_access).

@@ -9,8 +9,9 @@ from uuid import UUID
 from starlette.responses import Response
 
 from cortex_plane.calls import routes as call_routes
-from cortex_plane.calls.model import ExternalCall
-from cortex_plane.calls.verbs import calls, deadlines, external, outcomes, permissions, resolutions
+from cortex_plane.calls.model import Dialect, ExternalCall
+from cortex_plane.calls.rules.hooks import FORMS
+from cortex_plane.calls.verbs import calls, deadlines, external, hooks, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
 from cortex_plane.http.exchange import Exchange, answer, handle, reply
@@ -129,7 +130,10 @@ async def list_usage(exchange: Exchange, by: Grouping, cursor: str | None, limit
 async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
     if not wait:
         return reply(await calls.get_call(exchange.db, exchange.actor, call_id))
+    return reply(await _wait_for_call(exchange, call_id, wait))
 
+
+async def _wait_for_call(exchange: Exchange, call_id: UUID, wait: float) -> ExternalCall:
     async def read() -> tuple[ExternalCall, int]:
         return await calls.watch_call(exchange.db, exchange.actor, call_id)
 
@@ -137,11 +141,34 @@ async def get_call(exchange: Exchange, call_id: UUID, wait: float) -> Response:
     end = streams.open(exchange.actor.identity, exchange.actor.org_id)
     leave(request.scope["state"])
     try:
-        return reply(
-            await wait_for_decision(exchange.state.feed, exchange.actor.org_id, read, wait, request.is_disconnected)
-        )
+        return await wait_for_decision(exchange.state.feed, exchange.actor.org_id, read, wait, request.is_disconnected)
     finally:
         end()
+
+
+ENTRYPOINT, PENDING = "Cortex-Entrypoint", "Cortex-Pending"
+
+
+async def answer_hook(
+    exchange: Exchange, dialect: Dialect, payload: dict[str, Any], agent: str | None, defer: bool, wait: float
+) -> Response:
+    is_headless = defer or exchange.request.headers.get(ENTRYPOINT, "").startswith("sdk-")
+    can_defer = is_headless and FORMS[dialect].can_defer
+
+    async def ask() -> hooks.HookReply:
+        return await hooks.answer_hook(
+            exchange.db, exchange.actor, dialect, payload, agent=agent, can_defer=can_defer,
+            plane_url=str(exchange.request.base_url),
+        )  # fmt: skip
+
+    answered = await ask()
+    if answered.call is not None and wait and not can_defer:
+        await _wait_for_call(exchange, answered.call.id, wait)
+        answered = await ask()
+    response = reply(answered.body)
+    if answered.call is not None:
+        response.headers[PENDING] = str(answered.call.approval_id or answered.call.id)
+    return response
 
 
 DECLARATIONS = (routes, job_routes, call_routes)
@@ -185,6 +212,7 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     handle(call_routes.GET_CALL, calls.get_call, get_call),
     answer(call_routes.INTEND_CALL, calls.begin_call),
     answer(call_routes.SETTLE_CALL, outcomes.settle_call),
+    handle(call_routes.ANSWER_HOOK, hooks.answer_hook, answer_hook),
     answer(call_routes.COMPLETE_SESSION, external.complete),
     answer(call_routes.FAIL_SESSION, external.fail),
     answer(call_routes.REPORT_USAGE, external.report_usage),

@@ -1,0 +1,154 @@
+"""Hooks of coding agents: each tool that they use is a call of an external session, whose outside id is their own session's."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+from pydantic import ValidationError
+
+from cortex_plane.agents.model.tools import OnUncertain
+from cortex_plane.calls import store as calls_store
+from cortex_plane.calls.model import CallDraft, Dialect, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.rules import hooks
+from cortex_plane.calls.rules.hooks import HookDecision, HookEvent, HookPhase
+from cortex_plane.calls.rules.pipeline import facts_by
+from cortex_plane.calls.store import queries
+from cortex_plane.calls.verbs import intents
+from cortex_plane.calls.verbs.calls import authorize_in
+from cortex_plane.calls.verbs.external import doubt_hash_of
+from cortex_plane.calls.verbs.outcomes import settle_call
+from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.kernel.canonical import canonical, check_json
+from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
+from cortex_plane.sessions.verbs.sessions import find_outside_session
+from cortex_plane.tenancy.model.access import Actor, Permission
+from cortex_plane.tenancy.verbs.frame import require_found, verb
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+"""Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookReply:
+    """What the coding agent reads, and the call that waits, if one does."""
+
+    body: dict[str, Any]
+    call: ExternalCall | None = None
+
+
+@verb(Permission.JOB_SUBMIT)
+async def answer_hook(
+    db: Database, actor: Actor, dialect: Dialect, payload: dict[str, Any],
+    *, agent: str | None = None, can_defer: bool = False, plane_url: str | None = None,
+) -> HookReply:  # fmt: skip
+    """The answer to one event of a coding agent. A call that cannot be asked about is denied with the reason, in its own words."""
+    agent = agent or dialect.value
+    try:
+        event = hooks.parse_event(dialect, payload)
+        if event.phase is HookPhase.OTHER:
+            return HookReply(body={})
+        if event.phase is not HookPhase.BEFORE:
+            await _report(db, actor, agent, event)
+            return HookReply(body={})
+        call, decision = await _ask(db, actor, dialect, agent, event, plane_url)
+    except NotFound as error:
+        if error.code == "agent_not_found":
+            error = NotFound(
+                f"The plane has no agent `{agent}` for this coding agent.",
+                code=error.code,
+                hint=f"An admin makes it with `cortex agent create {agent} --model none`; or name another one with `?agent=`.",
+            )
+        return HookReply(body=hooks.refused_answer(dialect, payload, error))
+    except CortexError as error:
+        return HookReply(body=hooks.refused_answer(dialect, payload, error))
+    if decision.waits and can_defer:
+        first = await _earlier_waiting(db, actor, call)
+        can_defer = first is None
+        decision = decision if first is None else hooks.behind(first)
+    body = hooks.answer_of(dialect, event, decision, can_defer=can_defer)
+    return HookReply(body=body, call=call if decision.waits else None)
+
+
+async def _ask(
+    db: Database, actor: Actor, dialect: Dialect, agent: str, event: HookEvent, plane_url: str | None
+) -> tuple[ExternalCall, HookDecision]:
+    draft = _draft_of(dialect, event)
+    session = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=event.session)
+    session_id = (await session_lifecycle.create(db, actor, session)).id
+    await _join_waiting(db, actor, session_id, draft)
+    call = await authorize_in(db, actor, session_id, draft)
+    # An edited call does not begin by itself, and only where the coding agent runs what the approver made of it.
+    if call.next is Next.BEGIN and hooks.can_run(dialect, event, call):
+        intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender, runner=draft.runner)
+        call = await intents.begin(db, actor, call.id, intent)
+    link = None
+    if plane_url is not None and call.approval_id is not None:
+        link = f"{plane_url.rstrip('/')}/approvals/{call.approval_id}"
+    return call, hooks.decision_of(event, call, link)
+
+
+def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
+    form = hooks.FORMS[dialect]
+    try:
+        return CallDraft(
+            tool=event.tool, arguments=dict(event.arguments), key=event.key, dispatch=True, runner=f"hooks:{dialect.value}",
+            parameters=ANY_OBJECT,
+            # Each request is a try of its own: whoever repeats one, or resumes one session twice, does not run the tool twice.
+            sender=uuid4().hex, on_uncertain=OnUncertain(form.on_uncertain), timeout_seconds=hooks.TIMEOUT_SECONDS,
+        )  # fmt: skip
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(str(part) for part in fault["loc"])
+        raise InvalidInput(f"The call cannot be asked about: `{field}` {fault['msg']}", field=field) from None
+
+
+async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> None:
+    """A model that makes a call again, after the same one waited for a person, gives it a new id: it is that call."""
+    key, arguments = require_found(draft.key, "call"), canonical(draft.arguments)
+    input_hash = hashlib.sha256(arguments)
+    request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest())
+    async with db.transaction(actor.org_id) as tx:
+        waiting = await tx.row(
+            queries.find_waiting_call, session_id, actor.identity, request_hash, draft.tool, input_hash.digest(), key
+        )
+    if waiting is not None:
+        fact = facts_by(actor)("call_key_joined", call=str(waiting["call_id"]), tool=draft.tool, key=key)
+        await calls_store.join_waiting(db, actor, waiting["job_id"], waiting["call_id"], key, request_hash, fact)
+
+
+async def _earlier_waiting(db: Database, actor: Actor, call: ExternalCall) -> str | None:
+    """The tool of a call of the same session that waits for a person, and did so before this one."""
+    async with db.transaction(actor.org_id) as tx:
+        first = await tx.row(queries.find_first_waiting, call.job_id)
+    return None if first is None or first["id"] == call.id else str(first["tool_name"])
+
+
+async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> None:
+    input_hash = hashlib.sha256(canonical(dict(event.arguments)))
+    async with db.transaction(actor.org_id) as tx:
+        session = require_found(await find_outside_session(tx, actor, agent, event.session), "session")
+        call = await tx.row(
+            queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
+            doubt_hash_of(event.tool, input_hash.hexdigest()), input_hash.digest(),
+        )  # fmt: skip
+    call = require_found(call, "call")
+    if event.phase is HookPhase.FAILED:
+        outcome = OutcomeDraft(status=OutcomeStatus.FAILED, error=event.error, attempt=call["attempt"])
+    else:
+        outcome = OutcomeDraft(status=OutcomeStatus.COMPLETED, result=_storable(event.result), attempt=call["attempt"])
+    await settle_call(db, actor, call["id"], outcome)
+
+
+def _storable(result: Any) -> Any:
+    """A result that cannot be stored does not undo the call."""
+    try:
+        check_json(result, "tool_response", MAX_OBJECT_BYTES)
+    except CortexError as error:
+        return {"unstorable": error.message[:500]}
+    return result

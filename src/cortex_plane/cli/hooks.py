@@ -1,0 +1,278 @@
+"""`cortex hook`: what coding agents run before and after their tools, and the settings that make them run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import orjson
+import typer
+from typer import Argument, Option
+
+from cortex_plane.calls.model import MAX_WAIT, Dialect
+from cortex_plane.calls.routes import ANSWER_HOOK
+from cortex_plane.calls.rules.hooks import FORMS, HookPhase, is_answer
+from cortex_plane.cli.plane import harmless, run
+from cortex_plane.cli.terminal import print_line
+from cortex_plane.client import Client
+from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
+from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.policies.model.versions import PolicyFile
+
+hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
+
+BLOCK, WARN = 2, 1
+"""Exit codes: the tool does not run and the model reads stderr; or only a person does."""
+ROUND_SECONDS = 20.0
+"""How long one request is held."""
+TOO_LATE = "The plane's answer cannot be read, so nothing runs. Are its address and its version right?"
+
+
+class CodingAgent(StrEnum):
+    """Coding agents as people type them."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    GEMINI = "gemini"
+
+    @property
+    def dialect(self) -> Dialect:
+        return Dialect[self.name]
+
+
+_FILES = {
+    CodingAgent.CLAUDE: Path(".claude/settings.json"),
+    CodingAgent.CODEX: Path(".codex/hooks.json"),
+    CodingAgent.GEMINI: Path(".gemini/settings.json"),
+}
+Coding = Annotated[CodingAgent, Argument(help="The coding agent.")]
+AgentOption = Annotated[
+    str | None, Option(help="The agent of the plane whose calls these are; by default named like it.")
+]
+ProjectOption = Annotated[Path, Option("--project", help="The folder whose settings change.")]
+UserOption = Annotated[bool, Option("--user", help="Change the settings of your home directory instead.")]
+
+
+@hook_app.callback(invoke_without_command=True)
+def answer_event(
+    context: typer.Context,
+    dialect: Annotated[CodingAgent | None, Option(help="Whose event stands on stdin, as JSON.")] = None,
+    agent: AgentOption = None,
+    wait: Annotated[float, Option(min=0, max=86_400, help="Seconds to hold a call that waits for a person.")] = 0,
+) -> None:
+    """Ask the plane about one event of a coding agent. Exit code 2, with the reason on stderr, blocks the tool."""
+    if context.invoked_subcommand is not None:
+        return
+    if dialect is None:
+        raise typer.BadParameter("Say whose event it is: --dialect claude, codex or gemini.")
+    code = BLOCK
+    try:
+        content = sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        if len(content) > MAX_BODY_BYTES:
+            raise InvalidInput(
+                f"The event has more than {MAX_BODY_BYTES} bytes.", hint="Split the call into smaller ones."
+            )
+        event = _event_name(content)
+        if FORMS[dialect.dialect].phases.get(event) is not HookPhase.BEFORE:
+            code = WARN  # the tool ran: its result is not hidden from the model
+        answer = run(lambda plane: _ask(plane, dialect.dialect, content, agent, wait))
+        if not is_answer(dialect.dialect, event, answer):
+            raise CortexError(TOO_LATE, code="unreadable_answer")
+        sys.stdout.write(orjson.dumps(answer).decode() + "\n")
+        sys.stdout.flush()
+    except CortexError as error:
+        _end(f"{error.message} {error.hint}".strip(), code)
+    except (Exception, KeyboardInterrupt) as error:
+        _end(f"{TOO_LATE} ({type(error).__name__})", code)
+
+
+def _end(reason: str, code: int) -> None:
+    sys.stderr.write(f"Cortex Plane: {harmless(reason)}\n")
+    raise typer.Exit(code)
+
+
+def _event_name(content: bytes) -> str:
+    try:
+        payload = orjson.loads(content)
+    except ValueError:
+        raise InvalidInput(
+            "stdin is not JSON.", hint="Coding agents run this command with an event on stdin."
+        ) from None
+    name = payload.get("hook_event_name") if isinstance(payload, dict) else None
+    if not isinstance(name, str):
+        raise InvalidInput("The event on stdin has no `hook_event_name`.", hint="Pass on the event unchanged.")
+    return name
+
+
+async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | None, wait: float) -> Any:
+    """The answer; as long as the call waits for a person, asked again until ``wait`` is over."""
+    headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", "")}
+    ends = time.monotonic() + wait
+    while True:
+        rest = max(0.0, min(ends - time.monotonic(), ROUND_SECONDS))
+        answer = await plane.transport.send_bytes(
+            ANSWER_HOOK, dialect, content=content, query={"agent": agent, "wait": rest or None}, headers=headers
+        )
+        decision = orjson.loads(answer.content)
+        is_deferred = isinstance(decision, dict) and "defer" in str(decision.get("hookSpecificOutput"))
+        if rest <= 0 or is_deferred or "Cortex-Pending" not in answer.headers:
+            return decision
+
+
+@hook_app.command("install")
+def install_hooks(
+    name: Coding,
+    project: ProjectOption = Path(),
+    user: UserOption = False,
+    command: Annotated[
+        bool, Option("--command/--http", help="Run `cortex hook` for each event, or send it to the plane directly (Claude Code alone).")
+    ] = False,
+    agent: AgentOption = None,
+    wait: Annotated[
+        int, Option(min=0, max=3600, help="Seconds to hold a call that waits for a person, where it cannot be deferred; with --http at most 60.")
+    ] = 50,
+    policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, beside the policies in force.")] = False,
+) -> None:  # fmt: skip
+    """Write the hooks into the settings of a coding agent, beside those that it has. Again, they are replaced."""
+    is_command = command or name is not CodingAgent.CLAUDE
+    if not is_command and wait > MAX_WAIT:
+        raise InvalidInput(
+            "The plane holds a request for at most 60 seconds.", hint="Use --command for a longer --wait."
+        )
+    path = _settings_path(name, project, user)
+    run(lambda plane: _write_hooks(plane, name, path, agent, wait, is_command=is_command, with_policy=policy))
+    where = " --user" if user else "" if project == Path() else f" --project {project}"
+    print_line(f"undo it with: cortex hook uninstall {name}{where}")
+
+
+async def _write_hooks(
+    plane: Client, name: CodingAgent, path: Path, agent: str | None, wait: int, *, is_command: bool, with_policy: bool
+) -> None:
+    hook = _command_hook(name, agent, wait) if is_command else _http_hook(plane.url, agent, wait)
+    entries = {}
+    for event, phase in FORMS[name.dialect].phases.items():
+        # A result that is not recorded is no reason to stop: the tool ran.
+        closing = {"onFailure": "block"} if name is CodingAgent.CLAUDE and phase is HookPhase.BEFORE else {}
+        entries[event] = {"matcher": ".*" if name is CodingAgent.GEMINI else "*", "hooks": [hook | closing]}
+    _change_settings(path, entries)
+    print_line(f"wrote {', '.join(entries)} to {path}")
+    if not is_command:
+        print_line("Claude Code reads the key from CORTEX_KEY in its environment; without it no tool runs")
+    if name is not CodingAgent.CLAUDE:
+        print_line("it runs tools all the same where `cortex` is not installed, or is slower than its timeout")
+    if name is CodingAgent.CODEX:
+        print_line("Codex runs a new hook only after you trusted it: type /hooks there")
+    if with_policy:
+        text = (Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text()
+        applied = await plane.policies.apply(
+            PolicyFile(text=text, merge=True, note=f"starter policy of {name.dialect}")
+        )
+        waits = "; it waits for approval" if applied.waits is not None else ""
+        print_line(f"applied the starter policy: version {applied.version}{waits}")
+    slug = agent or name.dialect.value
+    try:
+        await plane.agents.get(slug)
+    except NotFound:
+        print_line(f"the plane has no agent `{slug}` yet: cortex agent create {slug} --model none")
+
+
+@hook_app.command("uninstall")
+def uninstall_hooks(name: Coding, project: ProjectOption = Path(), user: UserOption = False) -> None:
+    """Remove the plane's hooks from the settings of a coding agent. Others stay."""
+    path = _settings_path(name, project, user)
+    _change_settings(path, {})
+    print_line(f"removed the plane's hooks from {path}")
+
+
+@hook_app.command("policy")
+def print_policy(name: Coding) -> None:
+    """Print the starter policy of a coding agent, to change it and apply it with `cortex policy apply --merge`."""
+    sys.stdout.write((Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text())
+
+
+def _settings_path(name: CodingAgent, project: Path, user: bool) -> Path:
+    return (Path.home() if user else project.absolute()) / _FILES[name]
+
+
+def _http_hook(url: str, agent: str | None, wait: int) -> dict[str, Any]:
+    query = {"agent": agent} if agent else {}
+    query |= {"wait": str(wait)} if wait else {}
+    address = url.rstrip("/") + ANSWER_HOOK.path_to(Dialect.CLAUDE)
+    return {
+        "type": "http", "url": f"{address}?{urlencode(query)}" if query else address,
+        "headers": {"Authorization": "Bearer $CORTEX_KEY", "Cortex-Entrypoint": "$CLAUDE_CODE_ENTRYPOINT"},
+        "allowedEnvVars": ["CORTEX_KEY", "CLAUDE_CODE_ENTRYPOINT"], "timeout": wait + 30,
+    }  # fmt: skip
+
+
+def _command_hook(name: CodingAgent, agent: str | None, wait: int) -> dict[str, Any]:
+    words = ["cortex hook --dialect", name.value, *(["--agent", agent] if agent else []), "--wait", str(wait)]
+    seconds = wait + 30
+    return {
+        "type": "command",
+        "command": " ".join(words),
+        "timeout": seconds * 1000 if name is CodingAgent.GEMINI else seconds,
+    }
+
+
+def _is_ours(hook: Any) -> bool:
+    if not isinstance(hook, dict):
+        return False
+    return "/v1/hooks/" in str(hook.get("url", "")) or str(hook.get("command", "")).startswith("cortex hook ")
+
+
+def _change_settings(path: Path, entries: Mapping[str, Any]) -> None:
+    """The plane's hooks in a settings file become these; everything else stays as it is."""
+    settings = _read_settings(path)
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict) or not all(isinstance(groups, list) for groups in hooks.values()):
+        raise InvalidInput(
+            f"`hooks` in {path} is not an object of lists.", hint="Correct the file; nothing was changed."
+        )
+    changed: dict[str, Any] = {}
+    for event in dict.fromkeys([*hooks, *entries]):
+        groups = [group for group in map(_without_ours, hooks.get(event, [])) if group is not None]
+        if event in entries:
+            groups.append(entries[event])
+        if groups:
+            changed[event] = groups
+    if changed:
+        settings["hooks"] = changed
+    else:
+        settings.pop("hooks", None)
+    if not settings and not path.exists():
+        return
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(target.name + ".new")
+    draft.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    if target.exists():
+        draft.chmod(target.stat().st_mode & 0o777)
+    draft.replace(target)
+
+
+def _without_ours(group: Any) -> Any:
+    """A group of hooks without the plane's; None where there are no others."""
+    if not isinstance(group, dict) or not isinstance(group.get("hooks"), list):
+        return group
+    others = [hook for hook in group["hooks"] if not _is_ours(hook)]
+    return group if len(others) == len(group["hooks"]) else {**group, "hooks": others} if others else None
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{path} is not a JSON object.", hint="Correct the file; nothing was changed.")
+    return settings

@@ -1,0 +1,257 @@
+"""Hooks of coding agents over HTTP, with the payloads that they send."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from cortex_plane.approvals.model.approvals import Choice
+from tests.calls.test_http_calls import decide
+from tests.fixtures.people import Person, World, apply_policies
+
+COMMAND = {"command": "rm -r build", "description": "Remove the build"}
+RULES = """
+policies:
+  - {name: reads, target: claude.read, effect: allow}
+  - {name: never, target: claude.web_fetch, effect: deny, reason: "Nothing leaves this machine."}
+  - {name: asks, target: "*", effect: requires_approval, template: dev_only}
+"""
+CLAUDE = "claude-code"
+
+
+def claude(
+    tool: str = "Bash", id: str = "toolu_01", session: str = "f7178682-e6b5-4836-9166-312937e9e1f8", **more: Any
+) -> dict[str, Any]:
+    return {
+        "session_id": session, "transcript_path": "/home/u/.claude/projects/p/f7178682.jsonl", "cwd": "/home/u/p", "prompt_id": "25266e9d",
+        "permission_mode": "default", "effort": {"level": "medium"}, "hook_event_name": "PreToolUse", "tool_name": tool,
+        "tool_input": COMMAND, "tool_use_id": id, **more,
+    }  # fmt: skip
+
+
+def after(payload: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return payload | {"hook_event_name": "PostToolUse", "tool_response": {"stdout": "ok"}, "duration_ms": 12} | more
+
+
+def gemini(at: str, event: str = "BeforeTool", **more: Any) -> dict[str, Any]:
+    return {
+        "session_id": "g1", "transcript_path": "/home/u/g1.json", "cwd": "/home/u/p", "hook_event_name": event, "timestamp": at,
+        "tool_name": "run_shell_command", "tool_input": COMMAND, **more,
+    }  # fmt: skip
+
+
+class Hooks:
+    """A coding agent's side: it sends events, and reads answers."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, world: World, dialect: str = CLAUDE, person: Person | None = None
+    ) -> None:
+        self.http, self.world, self.dialect, self.person = http, world, dialect, person or world.service
+
+    async def send(
+        self, payload: Any, *, status: int = 200, headers: dict[str, str] | None = None, **query: Any
+    ) -> Any:
+        answer = await self.http.post(
+            f"/v1/hooks/{self.dialect}", json=payload, params={"agent": "deployer", **query}, headers=headers or self.person.headers
+        )  # fmt: skip
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def verdict(self, payload: dict[str, Any], **query: Any) -> tuple[str, str]:
+        output = (await self.send(payload, **query))["hookSpecificOutput"]
+        assert output["hookEventName"] == "PreToolUse"
+        return output["permissionDecision"], output.get("permissionDecisionReason", "")
+
+    async def calls(self) -> list[dict[str, Any]]:
+        answer = await self.http.get("/v1/calls", headers=self.world.admin.headers)
+        ids = [call["id"] for call in reversed(answer.json()["items"])]
+        return [(await self.http.get(f"/v1/calls/{id}", headers=self.world.admin.headers)).json() for id in ids]
+
+
+@pytest.fixture
+async def agent(http: httpx.AsyncClient, strict: World) -> Hooks:
+    await apply_policies(strict.db, strict.admin.actor, RULES)
+    return Hooks(http, strict)
+
+
+@pytest.mark.proves("D.950")
+async def test_a_tool_is_allowed_denied_or_deferred_and_runs_once(agent: Hooks) -> None:
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    assert await agent.verdict(read) == ("allow", "")
+    assert await agent.send(after(read, tool_response={"file": {"content": "x"}})) == {}
+    decision, reason = await agent.verdict(claude("WebFetch", "toolu_2", tool_input={"url": "https://a.example"}))
+    assert (decision, "Nothing leaves this machine." in reason, "never" in reason) == ("deny", True, True)
+    bash = claude(id="toolu_3")
+    # Headless it is deferred, as often as it is asked about before somebody decided; with a person at the terminal it is denied.
+    for _ in range(2):
+        decision, reason = await agent.verdict(bash, defer="true")
+        (_, _, waiting) = await agent.calls()
+        assert decision == "defer"
+        assert f"/approvals/{waiting['approval_id']}" in reason
+    headers = agent.person.headers | {"Cortex-Entrypoint": "sdk-cli"}
+    assert (await agent.send(bash, headers=headers))["hookSpecificOutput"]["permissionDecision"] == "defer"
+    assert (await agent.verdict(bash))[0] == "deny"
+    assert waiting["tool"] == "claude.bash"
+    assert waiting["arguments"] == COMMAND
+    await decide(agent.world, waiting)
+    assert await agent.verdict(bash, defer="true") == ("allow", "")
+    # Whoever repeats it, or resumes the session a second time, runs nothing.
+    decision, reason = await agent.verdict(bash, defer="true")
+    assert (decision, "does not run twice" in reason) == ("deny", True)
+    assert await agent.send(after(bash)) == {}
+    assert await agent.send(after(bash)) == {}
+    decision, reason = await agent.verdict(bash, defer="true")
+    assert (decision, 'ran already and is not run again. Its result: {"stdout":"ok"}' in reason) == ("deny", True)
+    failed = claude("Read", "toolu_4")
+    await agent.verdict(failed)
+    await agent.send(failed | {"hook_event_name": "PostToolUseFailure", "error": "no such file", "is_interrupt": False})
+    states = [(call["tool"], call["status"], call["error"]) for call in await agent.calls()]
+    assert states[0][:2] == ("claude.read", "completed")
+    assert states[2][:2] == ("claude.bash", "completed")
+    assert states[3] == ("claude.read", "failed", "no such file")
+    assert len({call["session_id"] for call in await agent.calls()}) == 1
+
+
+@pytest.mark.proves("D.950", "D.953")
+@pytest.mark.parametrize("dialect", ["claude-code", "gemini", "codex"])
+async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect: str) -> None:
+    """Codex runs the original arguments where a hook changes them, and Gemini CLI merges: what they cannot run they make themselves."""
+    hooks = Hooks(agent.http, agent.world, dialect)
+    payload = gemini("2026-01-01T00:00:00Z") if dialect == "gemini" else claude()
+    await hooks.send(payload)
+    (call,) = await agent.calls()
+    edited = {"command": "rm -r build/cache"}
+    await decide(agent.world, call, arguments=edited)
+    (call,) = await agent.calls()
+    await decide(agent.world, call)
+    answer = await hooks.send(payload)
+    again = payload | {"tool_input": edited, "tool_use_id": "toolu_2", "timestamp": "2026-01-01T00:01:00Z"}
+    if dialect == "claude-code":
+        output = answer["hookSpecificOutput"]
+        assert (output["permissionDecision"], output["updatedInput"]) == ("allow", edited)
+        assert "it runs with" in output["additionalContext"]
+    else:
+        assert "deny" in (answer.get("decision"), answer.get("hookSpecificOutput", {}).get("permissionDecision"))
+        assert '{"command":"rm -r build/cache"}' in str(answer)
+        assert await hooks.send(again) == ({"decision": "allow"} if dialect == "gemini" else {})
+    (call,) = await agent.calls()
+    assert (call["status"], call["arguments"]) == ("intended", edited)
+    last = await hooks.send(again | {"tool_use_id": "toolu_3", "timestamp": "2026-01-01T00:02:00Z"})
+    assert "A person must approve it" in str(last)
+
+
+@pytest.mark.proves("D.950")
+async def test_a_denied_call_gives_its_reason(agent: Hooks) -> None:
+    await agent.verdict(claude(), defer="true")
+    (call,) = await agent.calls()
+    await decide(agent.world, call, Choice.DENIED, reason="Not the build.")
+    decision, reason = await agent.verdict(claude(), defer="true")
+    assert (decision, "Not the build." in reason) == ("deny", True)
+
+
+@pytest.mark.proves("D.951")
+async def test_of_parallel_calls_the_first_is_deferred_and_the_others_come_again(agent: Hooks) -> None:
+    payloads = [claude(id=f"toolu_{n}", tool_input={"command": f"make {n}"}) for n in range(3)]
+    answers = await asyncio.gather(*(agent.verdict(payload, defer="true") for payload in payloads))
+    assert sorted(decision for decision, _ in answers) == ["defer", "deny", "deny"]
+    first = next(n for n, (decision, _) in enumerate(answers) if decision == "defer")
+    denied = [n for n in range(3) if n != first]
+    assert all("Make this call again after this one." in answers[n][1] for n in denied)
+    calls = {call["arguments"]["command"]: call for call in await agent.calls()}
+    assert len(calls) == 3
+    for call in calls.values():
+        await decide(agent.world, call)
+    assert (await agent.verdict(payloads[first], defer="true"))[0] == "allow"
+    # The model makes the others again, which gives them new ids: each is the call that was approved, once.
+    for n in denied:
+        again = payloads[n] | {"tool_use_id": f"toolu_again_{n}"}
+        assert (await agent.verdict(again, defer="true"))[0] == "allow"
+        await agent.send(after(again))
+    done = {call["id"]: call["status"] for call in await agent.calls()}
+    assert sorted(done.values()) == ["completed", "completed", "intended"]
+    assert (await agent.verdict(payloads[denied[0]] | {"tool_use_id": "toolu_new"}, defer="true"))[0] == "defer"
+
+
+@pytest.mark.proves("D.951")
+async def test_a_hook_is_held_for_the_decision(agent: Hooks) -> None:
+    held = asyncio.create_task(agent.verdict(claude(), wait=30))
+    async with asyncio.timeout(20):
+        while not (calls := await agent.calls()):
+            pass
+    await decide(agent.world, calls[0])
+    assert await held == ("allow", "")
+
+
+@pytest.mark.proves("D.952")
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"tool_input": "rm"}, "`tool_input` must be an object"),
+        ({"tool_use_id": None}, "`tool_use_id` must be a text"),
+        ({"session_id": "s" * 300}, "`session_id` must be a text"),
+        ({"tool_name": "a\x00b"}, "`tool_name` must be a text"),
+        ({"tool_input": {"content": "x" * 300_000}}, "262144"),
+        ({"tool_input": {"n": 2**70}}, "cannot be asked about"),
+    ],
+)
+async def test_what_cannot_be_asked_about_is_denied_in_the_agents_own_words(
+    agent: Hooks, broken: dict[str, Any], words: str
+) -> None:
+    decision, reason = await agent.verdict(claude(**broken), defer="true")
+    assert decision == "deny"
+    assert words in reason
+    assert await agent.calls() == []
+
+
+@pytest.mark.proves("D.952")
+async def test_forged_callers_and_other_events_run_nothing(agent: Hooks, other: World) -> None:
+    # Coding agents block where the request fails, and show its status.
+    await agent.send(claude(), status=401, headers={"Authorization": "Bearer cortex_key_wrong"})
+    await agent.send({}, status=422)
+    await agent.send(["PreToolUse"], status=422)
+    await agent.send(claude(tool_input={"content": "x" * 1_100_000}), status=413)
+    assert await agent.send(claude(hook_event_name="SessionStart")) == {}
+    missing, reason = await agent.verdict(claude(), agent="nobody")
+    assert (missing, "cortex agent create nobody" in reason) == ("deny", True)
+    assert "did not record" in (await agent.send(after(claude())))["systemMessage"]
+    assert await agent.calls() == []
+    # Another org, with the same names and ids, has calls of its own, and says nothing about these.
+    await agent.verdict(claude(), defer="true")
+    stranger = Hooks(agent.http, other, person=other.service)
+    assert "did not record" in (await stranger.send(after(claude())))["systemMessage"]
+    await apply_policies(other.db, other.admin.actor, RULES)
+    await stranger.verdict(claude(), defer="true")
+    (ours,), (theirs,) = await agent.calls(), await stranger.calls()
+    assert ours["id"] != theirs["id"]
+    await decide(other, theirs)
+    assert (await agent.verdict(claude(), defer="true"))[0] == "defer"
+
+
+@pytest.mark.proves("D.953")
+async def test_agents_without_ids_and_without_defer(agent: Hooks) -> None:
+    gemini_cli = Hooks(agent.http, agent.world, "gemini")
+    denied = await gemini_cli.send(gemini("2026-01-01T00:00:00Z"), defer="true")
+    assert denied["decision"] == "deny"
+    (call,) = await agent.calls()
+    assert f"/approvals/{call['approval_id']}" in denied["reason"]
+    assert call["tool"] == "gemini.run_shell_command"
+    await decide(agent.world, call)
+    assert await gemini_cli.send(gemini("2026-01-01T00:01:00Z")) == {"decision": "allow"}
+    response = {"llmContent": "ok", "returnDisplay": "ok"}
+    assert await gemini_cli.send(gemini("2026-01-01T00:02:00Z", "AfterTool", tool_response=response)) == {}
+    (call,) = await agent.calls()
+    assert (call["status"], call["result"]) == ("completed", response)
+
+    codex = Hooks(agent.http, agent.world, "codex")
+    payload = claude("Bash", "call_1", session="c1", turn_id="t1")
+    assert (await codex.verdict(payload, defer="true"))[0] == "deny"
+    call = (await agent.calls())[-1]
+    await decide(agent.world, call)
+    assert await codex.send(payload) == {}
+    assert await codex.send(after(payload, tool_response="ok")) == {}
+    assert ((await agent.calls())[-1]["tool"], (await agent.calls())[-1]["status"]) == ("codex.bash", "completed")
+    assert UUID(call["id"])

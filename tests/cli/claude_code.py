@@ -1,0 +1,111 @@
+"""Claude Code itself: the program of the wheel `claude-agent-sdk`, in a network of its own that has nothing but a loopback.
+
+The model and the plane serve outside of it. Relays over Unix sockets, which cross networks, stand for both inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MISSING = "Claude Code is not here: pip install '.[coding-agents]', or set CORTEX_CLAUDE to the program"
+
+_INSIDE = """
+import asyncio, os, struct, sys, fcntl, socket
+with socket.socket() as s:  # the loopback goes up
+    fcntl.ioctl(s, 0x8914, struct.pack("16sH14s", b"lo", 0x1 | 0x40, b""))
+
+async def pipe(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+async def relay(path, reader, writer):
+    inner, outer = await asyncio.open_unix_connection(path)
+    await asyncio.gather(pipe(reader, outer), pipe(inner, writer))
+
+async def main():
+    for pair in sys.argv[1].split(","):
+        port, path = pair.split("=", 1)
+        await asyncio.start_server(lambda r, w, path=path: relay(path, r, w), "127.0.0.1", int(port))
+    process = await asyncio.create_subprocess_exec(*sys.argv[2:], stdin=asyncio.subprocess.DEVNULL)
+    sys.exit(await process.wait())
+
+asyncio.run(main())
+"""
+
+
+def program() -> Path | None:
+    """Where Claude Code is and a network of its own can be made."""
+    named = os.environ.get("CORTEX_CLAUDE")
+    spec = importlib.util.find_spec("claude_agent_sdk")
+    bundled = None if spec is None or spec.origin is None else Path(spec.origin).parent / "_bundled" / "claude"
+    path = Path(named) if named else bundled
+    return path if path is not None and path.exists() and shutil.which("unshare") else None
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def _reachable(path: Path, port: int) -> AsyncIterator[None]:
+    """A port of this machine, at a path."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(_pipe(reader, outer), _pipe(inner, writer))
+
+    server = await asyncio.start_unix_server(relay, path)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@dataclass(frozen=True)
+class ClaudeCode:
+    home: Path
+    model_port: int
+    plane_port: int
+    key: str
+
+    async def run(self, *words: str) -> dict[str, Any]:
+        """One run without a terminal, and its result."""
+        path = program()
+        assert path is not None
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": str(self.home), "CORTEX_KEY": self.key, "ANTHROPIC_API_KEY": "sk-ant-test-0001",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{self.model_port}", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1",
+        }  # fmt: skip
+        model, plane = self.home / "model.sock", self.home / "plane.sock"
+        async with _reachable(model, self.model_port), _reachable(plane, self.plane_port):
+            process = await asyncio.create_subprocess_exec(
+                "unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", _INSIDE,
+                f"{self.model_port}={model},{self.plane_port}={plane}", str(path), "-p", *words, "--output-format", "json",
+                cwd=self.home, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            async with asyncio.timeout(120):
+                out, err = await process.communicate()
+        assert process.returncode == 0, (out, err)
+        result: dict[str, Any] = json.loads(out)
+        return result

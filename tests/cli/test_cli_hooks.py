@@ -1,0 +1,113 @@
+"""Hooks of coding agents on the command line, against a plane that serves."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.calls.test_hooks import after, claude, gemini
+from tests.cli.test_cli import Outcome, Shell, shell
+
+__all__ = ["shell"]
+READ = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+
+
+class Events:
+    def __init__(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shell, self._monkeypatch = shell, monkeypatch
+
+    def run(self, event: Any, *words: str, dialect: str = "claude", expect: int = 0, **environment: Any) -> Outcome:
+        content = event if isinstance(event, bytes) else json.dumps(event).encode()
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return self.shell.run("hook", "--dialect", dialect, *words, expect=expect, **environment)
+
+    def verdict(self, event: Any, *words: str, **environment: Any) -> str:
+        output = json.loads(self.run(event, *words, **environment).stdout)["hookSpecificOutput"]
+        return str(output["permissionDecision"])
+
+
+@pytest.fixture
+def events(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Events:
+    return Events(shell, monkeypatch)
+
+
+@pytest.mark.proves("D.954")
+def test_a_starter_policy_lets_agents_read_and_asks_for_the_rest(events: Events) -> None:
+    shell = events.shell
+    assert "cortex agent create claude-code" in shell.run("hook", "install", "claude", "--policy").stdout
+    for name, slug in (("claude", "claude-code"), ("codex", "codex"), ("gemini", "gemini")):
+        shell.run("agent", "create", slug, "--model", "none")
+        assert "applied the starter policy" in shell.run("hook", "install", name, "--policy").stdout
+        assert f"{name}-reads" in shell.run("hook", "policy", name).stdout
+    assert "codex-acts" in shell.run("policy", "show").stdout
+    assert events.verdict(READ) == "allow"
+    assert events.run(after(READ)).stdout == "{}\n"
+    for tool in ("Bash", "Write", "Edit", "WebFetch", "WebSearch", "mcp__github__create_issue"):
+        assert events.verdict(claude(tool, f"toolu_{tool}")) == "deny"
+    assert events.verdict(claude(), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "defer"
+    assert json.loads(events.run(gemini("t1"), dialect="gemini").stdout)["decision"] == "deny"
+    read = gemini("t2", tool_name="read_file")
+    assert json.loads(events.run(read, dialect="gemini").stdout) == {"decision": "allow"}
+    codex = claude("apply_patch", session="c1")
+    assert "deny" in events.run(codex, dialect="codex").stdout
+    held = events.run(codex, "--wait", "0.2", dialect="codex").stdout
+    assert "A person must approve it" in held
+
+
+@pytest.mark.proves("D.952")
+def test_a_hook_blocks_whatever_goes_wrong(events: Events) -> None:
+    for event in (b"no json", b"[]", b"{}", b'{"a":"' + b"x" * 1_100_000 + b'"}'):
+        assert "Cortex Plane: " in events.run(event, expect=2).stderr
+    nowhere = {"CORTEX_URL": "http://127.0.0.1:9", "CORTEX_KEY": "cortex_key_1"}
+    down = events.run(READ, expect=2, **nowhere)
+    assert (down.stdout, "127.0.0.1:9" in down.stderr) == ("", True)
+    assert events.run(READ, expect=2, CORTEX_KEY="cortex_key_wrong").stdout == ""
+    assert "--dialect" in events.shell.run("hook", expect=2).stderr
+    # What ran already is not hidden from the model.
+    assert events.run(after(READ), expect=1, **nowhere).stdout == ""
+    missing = json.loads(events.run(READ).stdout)["hookSpecificOutput"]
+    assert (missing["permissionDecision"], "no agent" in missing["permissionDecisionReason"]) == ("deny", True)
+
+
+@pytest.mark.proves("D.955")
+def test_settings_get_the_hooks_beside_those_that_they_have(shell: Shell) -> None:
+    path = shell.folder / ".claude" / "settings.json"
+    path.parent.mkdir()
+    own = {"matcher": "Bash", "hooks": [{"type": "command", "command": "./lint.sh"}]}
+    before = {"model": "opus", "hooks": {"PreToolUse": [own], "Stop": [own]}}
+    path.write_text(json.dumps(before))
+    shell.run("hook", "install", "claude", "--agent", "coder")
+    written = json.loads(path.read_text())
+    assert written["model"] == "opus"
+    assert written["hooks"]["Stop"] == [own]
+    assert written["hooks"]["PreToolUse"][0] == own
+    (hook,) = written["hooks"]["PreToolUse"][1]["hooks"]
+    assert hook["type"] == "http"
+    assert hook["onFailure"] == "block"
+    assert hook["url"].endswith("/v1/hooks/claude-code?agent=coder&wait=50")
+    assert hook["headers"]["Authorization"] == "Bearer $CORTEX_KEY"
+    assert [*written["hooks"]] == ["PreToolUse", "Stop", "PostToolUse", "PostToolUseFailure"]
+    shell.run("hook", "install", "claude", "--agent", "coder")
+    assert json.loads(path.read_text()) == written
+    shell.run("hook", "install", "claude", "--command", "--wait", "600")
+    (hook,) = json.loads(path.read_text())["hooks"]["PreToolUse"][1]["hooks"]
+    assert hook["command"] == "cortex hook --dialect claude --wait 600"
+    assert hook["timeout"] > 600
+    assert "uninstall claude" in shell.run("hook", "install", "claude").stdout
+    shell.run("hook", "uninstall", "claude")
+    assert json.loads(path.read_text()) == before
+    shell.run("hook", "install", "claude", "--wait", "600", expect=2)
+    path.write_text("{broken")
+    shell.run("hook", "install", "claude", expect=2)
+    assert path.read_text() == "{broken"
+    home = shell.folder / "home"
+    shell.run("hook", "install", "gemini", "--user", HOME=str(home))
+    gemini_hooks = json.loads((home / ".gemini" / "settings.json").read_text())["hooks"]
+    assert [*gemini_hooks] == ["BeforeTool", "AfterTool"]
+    assert gemini_hooks["BeforeTool"][0]["hooks"][0]["timeout"] == 80_000
+    assert not Path(path.parent / "settings.json.new").exists()
