@@ -15,8 +15,8 @@ from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.agents.model.tools import Confirmed, InvalidArguments, OnUncertain, ToolVersion, is_tool_name
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
+from cortex_plane.mcp_client.servers import McpServer, Redaction, map_texts
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.mcp.servers import McpServer, Redaction, map_texts
 from cortex_plane.worker.tools.tool import Parsed, Tool, ToolContext, exact_bytes, invalid_arguments
 
 if TYPE_CHECKING:

@@ -8,14 +8,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
+from cortex_plane.agents.model.tools import MAX_TIMEOUT, MIN_TIMEOUT, InvalidApp, OnUncertain, is_number
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.fields import UNDECLARED, Risk
-from cortex_plane.worker.tools.tool import MAX_TIMEOUT, MIN_TIMEOUT, E, is_number
+
+E = TypeVar("E", bound=StrEnum)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -13,6 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,8 +22,7 @@ import structlog
 
 from cortex_plane.kernel.child_process import bound_to_parent
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.mcp.servers import McpServer, Redaction
+from cortex_plane.mcp_client.servers import McpServer, Redaction
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -140,16 +140,16 @@ async def _write(child: Child, from_session: Any, line: Line) -> None:
 
 async def _log_stderr(child: Child, server: McpServer, redaction: Redaction) -> None:
     """Its stderr, for the log: every line while they are few, and never more than a part of a long one."""
-    since, count, omissions = ticks(), 0, 0
+    since, count, omissions = monotonic(), 0, 0
     rest = b""
     while chunk := await child.stderr.read(_CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[: 4 * LOGGED_LINE]
         for line in lines:
-            if ticks() - since > LOG_SECONDS:
+            if monotonic() - since > LOG_SECONDS:
                 if omissions:
                     log.info("mcp server said more", server=server.name, lines=omissions)
-                since, count, omissions = ticks(), 0, 0
+                since, count, omissions = monotonic(), 0, 0
             if count >= LOGGED_LINES:
                 omissions += 1
                 continue
@@ -188,8 +188,8 @@ async def _drain(child: Child, reading: asyncio.Task[None]) -> None:
 
 async def _exit_code(child: Child, seconds: float) -> int | None:
     """Not ``process.wait()``, which also waits for whoever inherited the pipes."""
-    deadline = ticks() + seconds
-    while child.process.returncode is None and ticks() < deadline:  # noqa: ASYNC110 -- nothing else tells
+    deadline = monotonic() + seconds
+    while child.process.returncode is None and monotonic() < deadline:  # noqa: ASYNC110 -- nothing else tells
         await asyncio.sleep(0.01)
     return child.process.returncode
 
@@ -319,7 +319,7 @@ async def bounded(transport: Transport, line: Line) -> AsyncIterator[TransportSt
 
 
 async def _pump(inner: Any, send: Any, line: Line) -> None:
-    since, unrequested, garbage = ticks(), 0, 0
+    since, unrequested, garbage = monotonic(), 0, 0
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
         async for message in inner:
             if isinstance(message, Exception):
@@ -329,8 +329,8 @@ async def _pump(inner: Any, send: Any, line: Line) -> None:
                     break
                 continue
             if hasattr(message.message, "method"):  # no answer to a request of ours
-                if ticks() - since > WINDOW_SECONDS:
-                    since, unrequested = ticks(), 0
+                if monotonic() - since > WINDOW_SECONDS:
+                    since, unrequested = monotonic(), 0
                 unrequested += 1
                 if unrequested > MAX_IN_WINDOW:
                     line.end(f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s")
