@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -37,6 +37,12 @@ FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS = 0.2, 30.0, 60.0
 MAX_TOOLS, MAX_PAGES = 500, 100
 MAX_REASON = 500
 STARTING, UP, DOWN = "starting", "up", "down"
+
+
+class OnProgress(Protocol):
+    """Hears what a server says about a call that is under way: how far it is, of how much, and in words."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
 class Broken(Exception):
@@ -208,7 +214,9 @@ class McpLink:
         if not self._changes.add(monotonic()):
             raise Broken(f"it changed its list of tools more than {transports.MAX_CHANGES} times within an hour")
 
-    async def request(self, tool: str, remote_name: str, values: Mapping[str, Any], key: str) -> Any:
+    async def request(
+        self, tool: str, remote_name: str, values: Mapping[str, Any], key: str, on_progress: OnProgress | None = None
+    ) -> Any:
         """The answer of the server to one call of a tool, whatever it is. ``tool``: as people know it. Raises ``ToolError`` where nothing
         was begun, and ``UncertainOutcome`` where nobody knows."""
         client, line = self.client, self.line
@@ -219,7 +227,7 @@ class McpLink:
                 hint="Try again later, or go another way.",
             )
         try:
-            return await _request(client, remote_name, dict(values), key)
+            return await _request(client, remote_name, dict(values), key, on_progress)
         except asyncio.CancelledError:
             # Too slow, or not wanted any more.
             self.doubt()
@@ -257,14 +265,17 @@ class McpLink:
         return UncertainOutcome(f"{unknown}: {reason}.")
 
 
-async def _request(client: Client, name: str, arguments: dict[str, Any], key: str) -> Any:
+async def _request(
+    client: Client, name: str, arguments: dict[str, Any], key: str, on_progress: OnProgress | None
+) -> Any:
     """Not ``call_tool``, which raises where a result does not fit the server's own schema: it happened all the same."""
     import mcp_types as types
     from pydantic import TypeAdapter
 
     params = types.CallToolRequestParams(name=name, arguments=arguments, _meta={KEY: key})
     either: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
-    return await client.session.send_request(types.CallToolRequest(params=params), either)
+    request = types.CallToolRequest(params=params)
+    return await client.session.send_request(request, either, progress_callback=on_progress)
 
 
 async def list_tools(client: Client) -> list[Listed]:

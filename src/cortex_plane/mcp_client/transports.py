@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import anyio
 import orjson
 import structlog
 
+from cortex_plane.kernel.addresses import Allowed, literal
 from cortex_plane.kernel.child_process import bound_to_parent
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.mcp_client.servers import McpServer, Redaction
@@ -235,12 +237,51 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = BoundedStream(response.stream)
 
+    class PinnedTransport(httpx2.AsyncHTTPTransport):
+        """Connects to exactly the address that was checked; host, server name and certificate stay those of the name."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if server.reach is not None:
+                host = request.url.host
+                address = await _reachable(host, request.url.port or _PORTS[request.url.scheme], server.reach)
+                request.extensions = {**request.extensions, "sni_hostname": host}
+                request.url = request.url.copy_with(host=address)
+            return await super().handle_async_request(request)
+
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
     async with (
-        httpx2.AsyncClient(headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}) as client,
+        httpx2.AsyncClient(
+            headers=server.sent_headers(),
+            timeout=timeout,
+            transport=None if server.reach is None else PinnedTransport(trust_env=False),
+            event_hooks={"response": [look]},
+        ) as client,
         streamable_http_client(server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+async def _reachable(host: str, port: int, allowed: Allowed) -> str:
+    """An address of the host, if all that it has may be reached. Raises ``SetupError``."""
+    addresses = [host]
+    if literal(host) is None:
+        lookup = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            addresses = [str(entry[4][0]) for entry in await lookup]
+        except OSError as error:
+            raise SetupError(f"{host} cannot be resolved: {error.strerror}.", code="mcp_server_missing") from None
+    for text in addresses:
+        address = literal(text)
+        if address is None or not allowed.reach(host, port, address):
+            raise SetupError(
+                f"{host} has an address that is not public.",
+                code="address_not_allowed",
+                hint="If it is meant, list it in `allow` of the gateway's file.",
+            )
+    return addresses[0]
 
 
 def _session_keys(request: Any) -> set[str]:
