@@ -470,6 +470,18 @@ REQUIREMENTS = [
     _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
        " for a plane that does not answer, and the log says so each time."),
     _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop."),
+    # MCP gateway
+    _R("D.950", "One gateway fronts MCP servers over stdio and HTTP for clients of both protocol eras: tools, resources and prompts are merged"
+       " under stable names, what policy denies outright is hidden, and every call of a tool passes gates, policy, approval, intent and outcome."),
+    _R("D.951", "A call that needs a person blocks with progress, then says pending; the later identical call finds its decision, edited"
+       " arguments run and the result says so, and clients that can show pages are asked to."),
+    _R("D.952", "An MCP server that dies inside a call of the gateway leaves an uncertain call that is settled as declared and never run again"
+       " blindly; the other servers go on."),
+    _R("D.953", "When a server behind the gateway changes what it offers, clients of both eras are notified."),
+    _R("D.954", "Over HTTP the gateway is an OAuth resource server: who calls comes from the key or token alone, tokens for others are refused"
+       " with the place of its document, each MCP session is a session, and nothing of the caller's is passed on."),
+    _R("D.956", "The gateway passes the protocol's own conformance suite for what it declares."),
+    _R("D.955", "The gateway's file is read strictly, and each fault names its line."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

@@ -25,6 +25,7 @@ from cortex_plane.client import client as client_module
 from cortex_plane.gates.files import atlases, scenarios
 from cortex_plane.http.routes import openapi_document
 from cortex_plane.main.main import app
+from cortex_plane.mcp_gateway import gateway_file as gateway_files
 from cortex_plane.policies import files as policies
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +156,15 @@ def check_yaml(block: Block) -> None:
         check_yaml_file(block.text)
 
 
+GATEWAY = 'agent = "coder"\n[servers.files]\ncommand = ["mcp-server-time"]\n'
+
+
+def check_toml(block: Block) -> None:
+    """A whole file of the MCP gateway, or tables that are added to one."""
+    text = block.text if "\nagent =" in block.text else GATEWAY + block.text
+    gateway_files.parse_gateway_file(text, str(block))
+
+
 def check_python(block: Block) -> None:
     tree = compile(block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for node in ast.walk(tree):
@@ -176,6 +186,7 @@ CHECKS: dict[str, Callable[[Block], None]] = {
     "sh": check_commands,
     "console": check_commands,
     "yaml": check_yaml,
+    "toml": check_toml,
     "python": check_python,
     "json": check_json,
 }
