@@ -32,6 +32,8 @@ from cortex_plane.mcp_gateway.gateway import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
 from cortex_plane.mcp_gateway.upstreams import client_name
+from cortex_plane.policies.model.versions import DeniedToolsRequest, ToolTerms
+from cortex_plane.policies.verbs.simulations import list_denied_tools
 from cortex_plane.sessions.verbs.sessions import get_session
 from tests.client.test_guard import decide_soon, ledger
 from tests.conftest import Urls
@@ -449,3 +451,18 @@ async def test_cortex_mcp_serves_one_client_over_stdio(
         assert "shop__add" in {tool.name for tool in (await client.list_tools()).tools}
         assert text(await client.call_tool("files__note", {"text": "z"})) == "noted"
     assert [line.split()[:2] for line in log_of(tmp_path) if line.startswith("note")] == [["note", "z"]]
+
+
+@pytest.mark.proves("D.950")
+async def test_a_tool_is_hidden_only_where_no_arguments_could_be_allowed(world: World) -> None:
+    rules = """
+policies:
+  - {name: some, target: "a.*", effect: allow, when: "args.n == 1"}
+  - {name: ask, target: "b.*", effect: requires_approval, when: "args.n == 1"}
+  - {name: worse, target: "c.*", effect: deny, when: "args.n == 1"}
+  - {name: never, target: "*", effect: deny}
+"""
+    await apply_policies(world.db, world.admin.actor, rules)
+    question = DeniedToolsRequest(agent="deployer", tools=[ToolTerms(tool=f"{name}.act") for name in "abcd"])
+    answer = await list_denied_tools(world.db, world.service.actor, question)
+    assert answer.denied == ["c.act", "d.act"]
