@@ -57,6 +57,13 @@ types: | $(VENV)/bin/python
 	  { echo "fetching the types that vendors publish, and a gRPC client …" && \
 	    timeout 120 npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/types $(VENDOR_TYPES); } || true
 
+# The conformance suite of MCP, against which the tests check the gateway. Later releases need a newer Node.
+conformance: | $(VENV)/bin/python
+	@[ -d $(VENV)/conformance/node_modules ] || ! command -v npm >/dev/null 2>&1 || \
+	  { echo "fetching the conformance suite of MCP …" && \
+	    timeout 120 npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/conformance \
+	      @modelcontextprotocol/conformance@0.1.13; } || true
+
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(if $(OUT),--out $(OUT)) $(PARTS)
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from cortex_plane.kernel.errors import ToolDenied as ToolDenied
     from cortex_plane.kernel.errors import ToolFailed as ToolFailed
     from cortex_plane.kernel.errors import WaitTimeout as WaitTimeout
+    from cortex_plane.mcp_client.servers import Secret as Secret
     from cortex_plane.sessions.model.sessions import InboundMessage as InboundMessage
     from cortex_plane.tenancy.model.access import KeyDraft as KeyDraft
     from cortex_plane.tenancy.model.identities import ConnectionDraft as ConnectionDraft
     from cortex_plane.tenancy.model.orgs import Role as Role
     from cortex_plane.worker.code.context import Context as Context
     from cortex_plane.worker.code.context import Decision as Decision
-    from cortex_plane.worker.mcp.servers import Secret as Secret
     from cortex_plane.worker.tools.app import App as App
     from cortex_plane.worker.tools.tool import ToolContext as ToolContext
 
@@ -54,7 +54,7 @@ _MODULES = {
         "tenancy.model.identities": "ConnectionDraft",
         "tenancy.model.orgs": "Role",
         "worker.code.context": "Context Decision",
-        "worker.mcp.servers": "Secret",
+        "mcp_client.servers": "Secret",
         "worker.tools.app": "App",
         "worker.tools.tool": "ToolContext",
     }.items()

@@ -493,6 +493,18 @@ REQUIREMENTS = [
     _R("D.953", "Codex and Gemini CLI get answers that they obey: no changed arguments where those are not run, keys where calls have no ids."),
     _R("D.954", "A starter policy for each coding agent lets it read and search, and asks for writing, shell and network."),
     _R("D.955", "`cortex hook install` writes the settings beside hooks of others, the same every time, and `uninstall` removes them."),
+    # MCP gateway
+    _R("D.960", "One gateway fronts MCP servers over stdio and HTTP for clients of both protocol eras: tools, resources and prompts are merged"
+       " under stable names, what policy denies outright is hidden, and every call of a tool passes gates, policy, approval, intent and outcome."),
+    _R("D.961", "A call that needs a person blocks with progress, then says pending; the later identical call finds its decision, edited"
+       " arguments run and the result says so, and clients that can show pages are asked to."),
+    _R("D.962", "An MCP server that dies inside a call of the gateway leaves an uncertain call that is settled as declared and never run again"
+       " blindly; the other servers go on."),
+    _R("D.963", "When a server behind the gateway changes what it offers, clients of both eras are notified."),
+    _R("D.964", "Over HTTP the gateway is an OAuth resource server: who calls comes from the key or token alone, tokens for others are refused"
+       " with the place of its document, each MCP session is a session, and nothing of the caller's is passed on."),
+    _R("D.966", "The gateway passes the protocol's own conformance suite for what it declares."),
+    _R("D.965", "The gateway's file is read strictly, and each fault names its line."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

@@ -28,6 +28,7 @@ from cortex_plane.client import client as client_module
 from cortex_plane.gates.files import atlases, scenarios
 from cortex_plane.http.routes import openapi_document
 from cortex_plane.main.main import app
+from cortex_plane.mcp_gateway import gateway_file as gateway_files
 from cortex_plane.policies import files as policies
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +170,15 @@ def check_js(block: Block) -> None:
         assert done.returncode == 0, f"{block}: {done.stderr}"
 
 
+GATEWAY = 'agent = "coder"\n[servers.files]\ncommand = ["mcp-server-time"]\n'
+
+
+def check_toml(block: Block) -> None:
+    """A whole file of the MCP gateway, or tables that are added to one."""
+    text = block.text if "\nagent =" in block.text else GATEWAY + block.text
+    gateway_files.parse_gateway_file(text, str(block))
+
+
 def check_python(block: Block) -> None:
     tree = compile(block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for node in ast.walk(tree):
@@ -192,6 +202,7 @@ CHECKS: dict[str, Callable[[Block], None]] = {
     "console": check_commands,
     "yaml": check_yaml,
     "js": check_js,
+    "toml": check_toml,
     "python": check_python,
     "json": check_json,
 }

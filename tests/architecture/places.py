@@ -2,7 +2,7 @@
 
 Floors: kernel < model < rules < files < db < store < verbs < doors, worker, channels < main. A module may import lower floors of any
 noun, and on its own floor the nouns before its own in ``NOUNS``. ``client`` stands on kernel and models; ``embedded`` and
-``emulators`` on the kernel alone. Doors, worker and channels do not import each other. The declared routes of a noun (``routes``) stand on its model
+``emulators`` on the kernel alone. ``mcp_client``, which the worker and the gateway share, is on the floor of verbs. Doors, worker and channels do not import each other. The declared routes of a noun (``routes``) stand on its model
 floor.
 """
 
@@ -14,9 +14,9 @@ NOUNS: Final = (
     "tenancy", "proof", "agents", "policies", "sessions", "jobs", "gates", "approvals", "calls", "notify",
 )  # fmt: skip
 
-OUTER: Final = ("client", "channels", "worker", "http", "grpc", "dashboard", "cli")
+OUTER: Final = ("client", "channels", "worker", "http", "grpc", "dashboard", "cli", "mcp_gateway")
 FLOORS: Final = {
-    "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "emulators": 7, "main": 8,
+    "kernel": 0, "model": 1, "rules": 2, "files": 3, "db": 4, "store": 5, "verbs": 6, "mcp_client": 6, **dict.fromkeys(OUTER, 7), "embedded": 7, "emulators": 7, "main": 8,
 }  # fmt: skip
 
 

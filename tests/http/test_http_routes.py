@@ -689,6 +689,10 @@ def examples(s: Stage) -> list[Example]:
             },
         ),
         Example(
+            "POST /v1/policies/denied-tools",
+            body={"agent": s.agent, "tools": [{"tool": "deploy", "read_only": False, "risk": "high"}]},
+        ),
+        Example(
             "POST /v1/policies/simulate",
             body={
                 "text": "policies: [{name: everything-goes, target: '*', effect: allow}]",

@@ -14,9 +14,10 @@ import pytest
 import structlog
 
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.mcp_client import connection as links
+from cortex_plane.mcp_client import transports
+from cortex_plane.mcp_client.servers import Secret
 from cortex_plane.worker.mcp import connection as connections
-from cortex_plane.worker.mcp import transports
-from cortex_plane.worker.mcp.servers import Secret
 from cortex_plane.worker.tools.app import App
 from tests.mcp_servers.lines import HERE, log_of, spoken
 from tests.mcp_servers.rpc_http import rpc_server
@@ -91,7 +92,7 @@ async def test_a_server_elsewhere_that_dies_in_a_call_is_found_again(
 ) -> None:
     monkeypatch.setenv("REMOTE_TOKEN", TOKEN)
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(connections, "LONGEST_PAUSE", 0.5)
+    monkeypatch.setattr(links, "LONGEST_PAUSE", 0.5)
     with remote(tmp_path) as port:
         app = declared(port)
         async with spoken(app, "remote") as line:

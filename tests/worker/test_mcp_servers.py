@@ -23,10 +23,11 @@ from cortex_plane.agents.model.tools import (
 )
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.fields import Risk
+from cortex_plane.mcp_client import connection as links
+from cortex_plane.mcp_client import transports
+from cortex_plane.mcp_client import transports as pipes
+from cortex_plane.mcp_client.servers import Secret
 from cortex_plane.worker.mcp import connection as connections
-from cortex_plane.worker.mcp import transports
-from cortex_plane.worker.mcp import transports as pipes
-from cortex_plane.worker.mcp.servers import Secret
 from cortex_plane.worker.tools.app import App
 from tests.mcp_servers.hostile import default_tools
 from tests.mcp_servers.lines import BIN, hostile, log_of, spoken, sqlite
@@ -297,7 +298,7 @@ async def test_a_server_that_forgets_a_call_is_kept(tmp_path: Path, monkeypatch:
 @pytest.mark.proves("D.264")
 async def test_a_server_that_hangs_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "READ_SECONDS", 0.01)
-    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(links, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(pipes, "LEAVE_SECONDS", 0.1)
     app = App("tests")
     hostile(app, tmp_path)
@@ -377,7 +378,7 @@ def test_each_change_of_a_list_makes_the_next_reading_later() -> None:
 async def test_a_server_that_does_not_start_is_tried_again(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "START_SECONDS", 1.0)
+    monkeypatch.setattr(links, "START_SECONDS", 1.0)
     app = App("tests")
     hostile(app, tmp_path)
     (tmp_path / "start.txt").write_text(how)
@@ -393,7 +394,7 @@ async def test_a_server_that_does_not_start_is_tried_again(
 @pytest.mark.proves("D.265")
 @pytest.mark.parametrize("command", [["no-such-program-here"], ["false"], ["cat"]])
 async def test_programs_that_are_no_servers(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "START_SECONDS", 1.0)
+    monkeypatch.setattr(links, "START_SECONDS", 1.0)
     app = App("tests")
     app.mcp_server("odd", command=command)
     async with spoken(app, "odd") as line:

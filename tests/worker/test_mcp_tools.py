@@ -53,7 +53,7 @@ def seen(app: App, tool: str, **more: Any) -> ConfirmationDraft:
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of tools are read as soon as they are said to have changed."""
-    monkeypatch.setattr("cortex_plane.worker.mcp.transports.READ_SECONDS", 0.01)
+    monkeypatch.setattr("cortex_plane.mcp_client.transports.READ_SECONDS", 0.01)
 
 
 def change(folder: Path, **more: Any) -> None:

@@ -85,6 +85,10 @@ class Policies(Noun):
     async def explain(self, question: policies.ExplainRequest) -> policies.Explained:
         return await self._plane.call(policy_routes.EXPLAIN_POLICIES, body=question)
 
+    async def denied_tools(self, question: policies.DeniedToolsRequest) -> policies.DeniedTools:
+        """Which tools the policies deny whatever the arguments are."""
+        return await self._plane.call(policy_routes.LIST_DENIED_TOOLS, body=question)
+
     async def simulate(self, request: policies.SimulationRequest) -> policies.Simulation:
         """What a file would change about the calls of a time span. Nothing is applied."""
         return await self._plane.call(policy_routes.SIMULATE_POLICIES, body=request)

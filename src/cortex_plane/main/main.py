@@ -25,6 +25,7 @@ COMMANDS = {
     "up": "cortex_plane.main.commands:process_app",
     "api": "cortex_plane.main.commands:process_app",
     "worker": "cortex_plane.main.commands:process_app",
+    "mcp": "cortex_plane.main.mcp_command:mcp_app",
     "me": "cortex_plane.cli.members:self_app",
     "enrol": "cortex_plane.cli.members:self_app",
     "usage": "cortex_plane.cli.jobs:usage_app",

@@ -42,6 +42,19 @@ def listen(settings: Settings, *, or_any_port: bool = False, shared: bool = Fals
     raise AssertionError("the last try returns or raises")
 
 
+def listen_at(place: str) -> socket.socket:
+    """``HOST:PORT``; port 0 chooses a free one."""
+    host, _, port = place.rpartition(":")
+    try:
+        listener = bind(host.strip("[]"), int(port))
+        listener.listen(1024)
+    except (OSError, ValueError, OverflowError) as error:
+        raise SetupError(
+            f"Cannot listen on {place}: {error}.", code="cannot_listen", hint="Give HOST:PORT, such as 127.0.0.1:8430."
+        ) from error
+    return listener
+
+
 def address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -44,6 +44,10 @@ EXPLAIN_POLICIES = Route(
     "POST /v1/policies/explain", versions.Explained, body=versions.ExplainRequest, max_body=MAX_BODY_BYTES
 )
 """What would be said about a call that nobody made, and why. Nothing is recorded."""
+LIST_DENIED_TOOLS = Route(
+    "POST /v1/policies/denied-tools", versions.DeniedTools, body=versions.DeniedToolsRequest, max_body=POLICY_BODY_BYTES
+)
+"""Which tools the policies deny whatever the arguments are, so that nobody need offer them. Nothing is recorded."""
 SIMULATE_POLICIES = Route(
     "POST /v1/policies/simulate", versions.Simulation, body=versions.SimulationRequest, max_body=POLICY_BODY_BYTES
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 from uuid import UUID
 
 from pydantic import Field, StrictBool
@@ -17,6 +18,8 @@ from cortex_plane.kernel.errors import CortexError, SetupError
 from cortex_plane.kernel.fields import DRAFT, Note, Risk, Slug
 
 MAX_NAME = 64
+MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
+"""Seconds that a call may take."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 
 
@@ -111,6 +114,12 @@ class InvalidApp(SetupError):
 
     code = "invalid_app"
     default_hint = "Correct the declaration in your code, then start the worker again."
+
+
+def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and least <= value <= most
 
 
 def is_tool_name(name: str) -> bool:

@@ -52,6 +52,7 @@ BINDINGS: tuple[Binding, ...] = (
     ),
     answer(policy_routes.GET_POLICY_VERSION, policies.get_policies),
     answer(policy_routes.EXPLAIN_POLICIES, simulations.explain_policies),
+    answer(policy_routes.LIST_DENIED_TOOLS, simulations.list_denied_tools),
     answer(policy_routes.SIMULATE_POLICIES, simulations.simulate_policies),
     handle(gate_routes.PUBLISH_ATLAS, atlases.publish_atlas, publish_atlas),
     ordered(gate_routes.LIST_ATLASES, atlases.list_atlases, "atlases", "above", lambda row: row.atlas_id, is_text=True),

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, StrictBool, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
-from cortex_plane.agents.model.tools import Confirmed
+from cortex_plane.agents.model.tools import Confirmed, ToolName
 from cortex_plane.kernel import fields as kernel_fields
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.conditions import MAX_LENGTH, Condition
@@ -185,6 +185,30 @@ class Explained:
     """Whether a worker has published this tool; where none has, the strictest is assumed."""
     explanation: policy_model.Explanation
     """What the policies say, and why."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class ToolTerms:
+    """A tool as an agent that runs elsewhere would declare it."""
+
+    tool: ToolName
+    read_only: StrictBool = False
+    risk: Risk | None = None
+    """Where absent, or below it: what is known of the tool."""
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class DeniedToolsRequest:
+    """Which of these tools need nobody offer to this agent?"""
+
+    agent: Ref
+    tools: Annotated[list[ToolTerms], Field(max_length=1000)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeniedTools:
+    denied: list[str]
+    """Those of which the policies deny every call, whatever its arguments are. The others are judged when they are called."""
 
 
 def of_platform(rows: Sequence[policy_model.PolicyRow]) -> list[PlacedRow]:

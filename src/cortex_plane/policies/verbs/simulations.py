@@ -8,7 +8,8 @@ from cortex_plane.agents.model.tools import Confirmed, ToolVersion
 from cortex_plane.db.database import Database
 from cortex_plane.kernel.fields import Risk, highest_risk
 from cortex_plane.policies.model import versions
-from cortex_plane.policies.model.policies import CallFacts
+from cortex_plane.policies.model.policies import CallFacts, PolicyVerdict
+from cortex_plane.policies.rules.engine import denies_outright
 from cortex_plane.policies.verbs.policies import examine, read_file, simulate_rows
 from cortex_plane.policies.verbs.policy_cache import book
 from cortex_plane.sessions.model.sessions import SessionKind
@@ -50,6 +51,31 @@ async def explain_policies(db: Database, actor: Actor, question: versions.Explai
         published=version is not None,
         explanation=policies.explain(facts, request),
     )
+
+
+@verb(Permission.SESSION_WRITE)
+async def list_denied_tools(db: Database, actor: Actor, question: versions.DeniedToolsRequest) -> versions.DeniedTools:
+    """Of tools that an agent elsewhere could be offered: those of which every call is denied. It says no more than calling them would."""
+    async with db.transaction(actor.org_id) as tx:
+        agent = require_found(await agents_store.get_agent(tx, question.agent), "agent")
+        team = require_found(await tenancy_store.get_team(tx, str(agent.team_id)), "team")
+        known = await agents_store.known_risks(tx, [tool.tool for tool in question.tools])
+    _, policies = await book.current(db, actor.org_id)
+    denied = []
+    for tool in question.tools:
+        facts = CallFacts(
+            target=tool.tool,
+            arguments={},
+            read_only=tool.read_only,
+            risk=highest_risk(tool.risk or Risk.MEDIUM, known.get(tool.tool)),
+            agent=agent.slug,
+            teams=tuple(id for id in (team.id, team.parent_id) if id is not None),
+            session_kind=SessionKind.EXTERNAL,
+        )
+        explanation = policies.explain(facts)
+        if explanation.decision.verdict is PolicyVerdict.DENY and denies_outright(explanation.considered):
+            denied.append(tool.tool)
+    return versions.DeniedTools(denied=denied)
 
 
 def _declared(

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import orjson
 
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
+from cortex_plane.agents.model.tools import InvalidApp, OnUncertain, is_number
 from cortex_plane.approvals.model.questions import ASK_PERSON, QuestionForm
 from cortex_plane.gates.model.gates import ANSWER
 from cortex_plane.jobs.model.journal import MAX_KEY, EntryKind, JournalEntry, check_name, digest, scope_of
@@ -27,7 +27,7 @@ from cortex_plane.kernel.errors import ContextMisused, CortexError, InvalidInput
 from cortex_plane.policies.model.policies import MAX_TIMEOUT_SECONDS, PolicyRow, PolicyVerdict, Quorum
 from cortex_plane.worker.calls import ASK, END_TOOL, Toolbox
 from cortex_plane.worker.questions import ASK_PERSON_DIGEST, ASK_PERSON_TOOL, question_demand
-from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state, is_number
+from cortex_plane.worker.tools.tool import RETURNED, Tool, check_settlement, encode_result, encode_state
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_SECONDS = 10 * 366 * 24 * 3600.0

@@ -17,6 +17,7 @@ from uuid import UUID
 import orjson
 
 from cortex_plane.agents.model.completions import AssistantTurn, CallRequest, ModelError, UserTurn, provider_name
+from cortex_plane.agents.model.tools import MIN_TIMEOUT
 from cortex_plane.db.crash_points import reached
 from cortex_plane.gates.model.gates import PLANE_TOOLS
 from cortex_plane.jobs.model.effects import SETTLED, CallStatus, ToolCall
@@ -49,7 +50,7 @@ from cortex_plane.worker.lease import Lease
 from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
-from cortex_plane.worker.tools.tool import MIN_TIMEOUT, encode_result, run_function
+from cortex_plane.worker.tools.tool import encode_result, run_function
 
 MAX_PAUSE = 60.0
 LOOK_SECONDS = 0.5

@@ -14,9 +14,9 @@ import orjson
 from cortex_plane.agents.model.completions import provider_name
 from cortex_plane.agents.model.tools import Confirmed, InvalidArguments, OnUncertain, ToolVersion, is_tool_name
 from cortex_plane.kernel.canonical import canonical
-from cortex_plane.kernel.schemas import Unusable, check, compiled, faults
+from cortex_plane.kernel.schemas import Unusable, compiled, faults
+from cortex_plane.mcp_client.servers import McpServer, Redaction, map_texts, strict_schema
 from cortex_plane.worker.calls import storable
-from cortex_plane.worker.mcp.servers import McpServer, Redaction, map_texts
 from cortex_plane.worker.tools.tool import Parsed, Tool, ToolContext, exact_bytes, invalid_arguments
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_DESCRIPTION = 4000
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_.]")
-_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
 HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
 
 
@@ -62,7 +61,7 @@ class RemoteTool(Tool):
         self._probe = None
         self._caller = caller
         self.is_async = True
-        self.parameters = _strict(schema)
+        self.parameters = strict_schema(schema)
         self._validator = compiled(self.parameters)
         self._as_declared: RemoteTool = self
         self._declaration: dict[str, Any] = {
@@ -230,15 +229,3 @@ def _data(data: str) -> dict[str, Any]:
     if len(data) > MAX_DATA:
         return {"left_out": f"{len(data)} characters of base64, more than {MAX_DATA}"}
     return {"data": data}
-
-
-def _strict(declaration: dict[str, Any]) -> dict[str, Any]:
-    """What the server does not speak of is refused: a made-up argument would be shown to approvers as if it counted."""
-    schema = {key: value for key, value in declaration.items() if key != "$id"}
-    if schema.get("type", "object") != "object":
-        raise Unusable("its arguments are no JSON object")
-    schema["type"] = "object"
-    if not any(key in schema for key in _OPEN):
-        schema["additionalProperties"] = False
-    check(schema)
-    return schema

@@ -22,7 +22,7 @@ from cortex_plane.gates.model.gates import OF_THE_PLANE
 from cortex_plane.kernel.canonical import check_text
 from cortex_plane.kernel.errors import InvalidInput, SetupError
 from cortex_plane.kernel.fields import Risk, Slug, adapter
-from cortex_plane.worker.mcp.servers import McpServer, Secret, declare_server
+from cortex_plane.mcp_client.servers import McpServer, Secret, declare_server
 from cortex_plane.worker.tools.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -12,13 +12,12 @@ import dataclasses
 import hashlib
 import inspect
 import json
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import orjson
@@ -30,12 +29,15 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from cortex_plane.agents.model.completions import ToolSpec, provider_name
 from cortex_plane.agents.model.tools import (
     MAX_NAME,
+    MAX_TIMEOUT,
+    MIN_TIMEOUT,
     DidNotHappen,
     Happened,
     InvalidApp,
     InvalidArguments,
     OnUncertain,
     ToolVersion,
+    is_number,
     is_tool_name,
 )
 from cortex_plane.jobs.model.state import NO_ENTRIES, Changes, Entries, apply_changes, check_key, require_room
@@ -354,7 +356,6 @@ class ToolContext:
         return str(self.invocation_id)
 
 
-MIN_TIMEOUT, MAX_TIMEOUT = 0.05, 86_400.0
 DECLARED = ("name", "description", "parameters", "read_only", "risk", "timeout_seconds", "on_uncertain")
 """What makes a version of a tool."""
 E = TypeVar("E", bound=StrEnum)
@@ -500,12 +501,6 @@ def _choice(kind: type[E], value: str, parameter: str, owner: str) -> E:
         raise InvalidApp(
             f"`{parameter}={value!r}` of the {owner} is unknown.", hint=f"Use one of {', '.join(kind)}."
         ) from None
-
-
-def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and least <= value <= most
 
 
 def _timeout(name: str, seconds: float) -> float:

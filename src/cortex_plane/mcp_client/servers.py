@@ -8,14 +8,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from cortex_plane.agents.model.tools import InvalidApp, OnUncertain
+from cortex_plane.agents.model.tools import MAX_TIMEOUT, MIN_TIMEOUT, InvalidApp, OnUncertain, is_number
+from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.kernel.errors import SetupError
 from cortex_plane.kernel.fields import UNDECLARED, Risk
-from cortex_plane.worker.tools.tool import MAX_TIMEOUT, MIN_TIMEOUT, E, is_number
+from cortex_plane.kernel.schemas import Unusable, check
+
+E = TypeVar("E", bound=StrEnum)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -52,6 +56,8 @@ class McpServer:
     declares_risk: bool = False
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
     cwd: str | None = None
+    reach: Allowed | None = None
+    """Only public addresses and what this lists; None: any, as whoever wrote the code decided."""
 
     @property
     def place(self) -> str:
@@ -239,3 +245,18 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {change(str(key)): map_texts(item, change) for key, item in value.items()}
     return value
+
+
+_OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
+
+
+def strict_schema(declaration: dict[str, Any]) -> dict[str, Any]:
+    """What the server does not speak of is refused: a made-up argument would be shown to approvers as if it counted."""
+    schema = {key: value for key, value in declaration.items() if key != "$id"}
+    if schema.get("type", "object") != "object":
+        raise Unusable("its arguments are no JSON object")
+    schema["type"] = "object"
+    if not any(key in schema for key in _OPEN):
+        schema["additionalProperties"] = False
+    check(schema)
+    return schema

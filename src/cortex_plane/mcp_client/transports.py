@@ -10,19 +10,21 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import orjson
 import structlog
 
+from cortex_plane.kernel.addresses import Allowed, literal
 from cortex_plane.kernel.child_process import bound_to_parent
 from cortex_plane.kernel.errors import SetupError
-from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.mcp.servers import McpServer, Redaction
+from cortex_plane.mcp_client.servers import McpServer, Redaction
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -140,16 +142,16 @@ async def _write(child: Child, from_session: Any, line: Line) -> None:
 
 async def _log_stderr(child: Child, server: McpServer, redaction: Redaction) -> None:
     """Its stderr, for the log: every line while they are few, and never more than a part of a long one."""
-    since, count, omissions = ticks(), 0, 0
+    since, count, omissions = monotonic(), 0, 0
     rest = b""
     while chunk := await child.stderr.read(_CHUNK):
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[: 4 * LOGGED_LINE]
         for line in lines:
-            if ticks() - since > LOG_SECONDS:
+            if monotonic() - since > LOG_SECONDS:
                 if omissions:
                     log.info("mcp server said more", server=server.name, lines=omissions)
-                since, count, omissions = ticks(), 0, 0
+                since, count, omissions = monotonic(), 0, 0
             if count >= LOGGED_LINES:
                 omissions += 1
                 continue
@@ -188,8 +190,8 @@ async def _drain(child: Child, reading: asyncio.Task[None]) -> None:
 
 async def _exit_code(child: Child, seconds: float) -> int | None:
     """Not ``process.wait()``, which also waits for whoever inherited the pipes."""
-    deadline = ticks() + seconds
-    while child.process.returncode is None and ticks() < deadline:  # noqa: ASYNC110 -- nothing else tells
+    deadline = monotonic() + seconds
+    while child.process.returncode is None and monotonic() < deadline:  # noqa: ASYNC110 -- nothing else tells
         await asyncio.sleep(0.01)
     return child.process.returncode
 
@@ -235,12 +237,51 @@ async def http(server: McpServer, line: Line) -> AsyncIterator[TransportStreams]
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = BoundedStream(response.stream)
 
+    class PinnedTransport(httpx2.AsyncHTTPTransport):
+        """Connects to exactly the address that was checked; host, server name and certificate stay those of the name."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if server.reach is not None:
+                host = request.url.host
+                address = await _reachable(host, request.url.port or _PORTS[request.url.scheme], server.reach)
+                request.extensions = {**request.extensions, "sni_hostname": host}
+                request.url = request.url.copy_with(host=address)
+            return await super().handle_async_request(request)
+
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=max(QUIET_SECONDS, server.timeout_seconds + 30))
     async with (
-        httpx2.AsyncClient(headers=server.sent_headers(), timeout=timeout, event_hooks={"response": [look]}) as client,
+        httpx2.AsyncClient(
+            headers=server.sent_headers(),
+            timeout=timeout,
+            transport=None if server.reach is None else PinnedTransport(trust_env=False),
+            event_hooks={"response": [look]},
+        ) as client,
         streamable_http_client(server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+async def _reachable(host: str, port: int, allowed: Allowed) -> str:
+    """An address of the host, if all that it has may be reached. Raises ``SetupError``."""
+    addresses = [host]
+    if literal(host) is None:
+        lookup = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            addresses = [str(entry[4][0]) for entry in await lookup]
+        except OSError as error:
+            raise SetupError(f"{host} cannot be resolved: {error.strerror}.", code="mcp_server_missing") from None
+    for text in addresses:
+        address = literal(text)
+        if address is None or not allowed.reach(host, port, address):
+            raise SetupError(
+                f"{host} has an address that is not public.",
+                code="address_not_allowed",
+                hint="If it is meant, list it in `allow` of the gateway's file.",
+            )
+    return addresses[0]
 
 
 def _session_keys(request: Any) -> set[str]:
@@ -319,7 +360,7 @@ async def bounded(transport: Transport, line: Line) -> AsyncIterator[TransportSt
 
 
 async def _pump(inner: Any, send: Any, line: Line) -> None:
-    since, unrequested, garbage = ticks(), 0, 0
+    since, unrequested, garbage = monotonic(), 0, 0
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
         async for message in inner:
             if isinstance(message, Exception):
@@ -329,8 +370,8 @@ async def _pump(inner: Any, send: Any, line: Line) -> None:
                     break
                 continue
             if hasattr(message.message, "method"):  # no answer to a request of ours
-                if ticks() - since > WINDOW_SECONDS:
-                    since, unrequested = ticks(), 0
+                if monotonic() - since > WINDOW_SECONDS:
+                    since, unrequested = monotonic(), 0
                 unrequested += 1
                 if unrequested > MAX_IN_WINDOW:
                     line.end(f"it sent more than {MAX_IN_WINDOW} notifications within {WINDOW_SECONDS:g} s")

@@ -1,0 +1,71 @@
+"""Keys of calls whose client gives them no id: the later identical call finds the decision about the earlier one, and an identical call
+after one that is over is another call."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cortex_plane.kernel.canonical import canonical
+
+MAX_DIGESTS = 10_000
+"""Different calls that a gateway remembers; of the oldest it forgets how many there were."""
+
+
+@dataclass(slots=True)
+class CallTurn:
+    """One identical call of several, by its number."""
+
+    digest: str
+    number: int
+    is_known: bool = False
+    """It was asked about before, in this process."""
+    is_over: bool = False
+    """Its answer was final: an identical call that comes later is another one."""
+
+    @property
+    def key(self) -> str:
+        return f"call-{self.digest}-{self.number}"
+
+
+@dataclass(slots=True)
+class _Turns:
+    over: set[int] = field(default_factory=set)
+    under_way: set[int] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
+    first: int = 0
+    """Below it all are over."""
+
+
+class CallKeys:
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, _Turns] = OrderedDict()
+
+    @contextlib.contextmanager
+    def turn(self, session: str, tool: str, arguments: dict[str, Any]) -> Iterator[CallTurn]:
+        """The first number that is neither over nor under way. Whoever takes it says by ``is_over`` whether its answer was final."""
+        digest = hashlib.sha256(canonical([session, tool, arguments])).hexdigest()[:32]
+        turns = self._turns.setdefault(digest, _Turns())
+        self._turns.move_to_end(digest)
+        number = turns.first
+        while number in turns.over or number in turns.under_way:
+            number += 1
+        turns.under_way.add(number)
+        turn = CallTurn(digest, number, is_known=number in turns.known)
+        turns.known.add(number)
+        try:
+            yield turn
+        finally:
+            turns.under_way.discard(number)
+            if turn.is_over:
+                turns.over.add(number)
+            while turns.first in turns.over:
+                turns.over.discard(turns.first)
+                turns.known.discard(turns.first)
+                turns.first += 1
+            while len(self._turns) > MAX_DIGESTS:
+                self._turns.popitem(last=False)

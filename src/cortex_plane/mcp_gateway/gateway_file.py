@@ -1,0 +1,219 @@
+"""The gateway's file: which MCP servers it fronts, what is known of their tools, and for which agent it asks the plane."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cortex_plane.agents.model.tools import MAX_TIMEOUT, MIN_TIMEOUT, InvalidApp
+from cortex_plane.kernel.addresses import Allowed
+from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import Risk
+from cortex_plane.mcp_client.servers import McpServer, Secret, declare_server
+
+WAIT_SECONDS = 45.0
+"""Clients give up after 60 s, most of them."""
+PROGRESS_WAIT_SECONDS = 240.0
+"""Where the client's clock begins anew with each progress notification. Some have a hard limit of five minutes."""
+_STRICT = ConfigDict(extra="forbid", strict=True)
+Seconds = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
+OnLoss = Literal["ask_human", "retry_with_key", "fail"]
+
+
+class ToolOverride(BaseModel):
+    """What the operator knows of one tool. Without it nothing is believed of what its server hints at."""
+
+    model_config = _STRICT
+    name: str | None = None
+    """As policies and approvals name it, instead of `<server>.<tool>`."""
+    risk: Literal["low", "medium", "high", "critical"] | None = None
+    read_only: bool = False
+    on_uncertain: OnLoss | None = None
+    timeout: Seconds | None = None
+
+
+class _EnvironmentHeader(BaseModel):
+    model_config = _STRICT
+    env: str
+    prefix: str = ""
+
+
+class _Server(BaseModel):
+    model_config = _STRICT
+    command: list[str] | None = None
+    cwd: str | None = None
+    env: list[str] = Field(default_factory=list)
+    url: str | None = None
+    headers: dict[str, _EnvironmentHeader | str] = Field(default_factory=dict)
+    prefix: Annotated[str, Field(pattern=r"^([a-z][a-z0-9_]{0,30})?$")] | None = None
+    timeout: Seconds = 30.0
+    only: list[str] | None = None
+    tools: dict[str, ToolOverride] = Field(default_factory=dict)
+
+
+class _Person(BaseModel):
+    model_config = _STRICT
+    key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class OAuthSettings(BaseModel):
+    """The authorization server whose tokens the gateway takes over HTTP."""
+
+    model_config = _STRICT
+    issuer: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")]
+    jwks: str
+    """The address of its public keys, or a file that has them."""
+    people: Annotated[dict[str, _Person], Field(min_length=1)]
+    """By the subject of a token: the variable that has the plane's key for that person."""
+
+
+class _File(BaseModel):
+    model_config = _STRICT
+    agent: Annotated[str, Field(min_length=1, max_length=100)]
+    session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] | None = None
+    wait: Annotated[float, Field(ge=0, le=3600)] = WAIT_SECONDS
+    wait_with_progress: Annotated[float, Field(ge=0, le=86_400)] = PROGRESS_WAIT_SECONDS
+    elicitation: bool = True
+    url: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")] | None = None
+    oauth: OAuthSettings | None = None
+    allow: str = ""
+    """Hosts and ranges in private networks that HTTP servers may have."""
+    servers: Annotated[dict[str, _Server], Field(min_length=1, max_length=100)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewayServer:
+    server: McpServer
+    prefix: str
+    """Of the names that clients see; with an empty one they are the server's own."""
+    overrides: Mapping[str, ToolOverride] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewayConfig:
+    agent: str
+    """As whose calls they are authorised."""
+    session: str | None
+    """A fixed name of the session over stdio: a gateway that is started again goes on with it."""
+    wait: float
+    wait_with_progress: float
+    elicitation: bool
+    url: str | None
+    """Of the gateway itself, as clients reach it over HTTP: tokens must be made for it."""
+    oauth: OAuthSettings | None
+    servers: tuple[GatewayServer, ...]
+
+
+def _invalid(message: str) -> InvalidInput:
+    return InvalidInput(
+        message, code="invalid_gateway_file", hint="Correct the file; docs/guides/mcp-gateway.md describes it."
+    )
+
+
+def read_gateway_file(path: Path) -> GatewayConfig:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _invalid(f"The gateway's file {path} cannot be read: {error}.") from None
+    return parse_gateway_file(text, path.name)
+
+
+def parse_gateway_file(text: str, name: str) -> GatewayConfig:
+    """Raises `InvalidInput` with the line of the first fault."""
+    try:
+        document = _File.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise _invalid(f"{name} is not TOML: {error}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _fault(text, name, tuple(map(str, first["loc"])), first["msg"]) from None
+    try:
+        allowed = Allowed.parse(document.allow)
+    except ValueError as error:
+        raise _fault(text, name, ("allow",), str(error)) from None
+    servers: list[GatewayServer] = []
+    for key, entry in document.servers.items():
+        try:
+            servers.append(_declare(key, entry, allowed))
+        except InvalidApp as error:
+            raise _fault(text, name, ("servers", key), f"{error.message} {error.hint}") from None
+    return GatewayConfig(
+        agent=document.agent,
+        session=document.session,
+        wait=document.wait,
+        wait_with_progress=max(document.wait, document.wait_with_progress),
+        elicitation=document.elicitation,
+        url=document.url,
+        oauth=document.oauth,
+        servers=tuple(servers),
+    )
+
+
+def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
+    headers = {
+        header: value if isinstance(value, str) else Secret(value.env, value.prefix)
+        for header, value in server.headers.items()
+    }
+    declaration = declare_server(
+        name,
+        command=server.command,
+        url=server.url,
+        env=None,
+        headers=headers or None,
+        secrets=server.env,
+        timeout=server.timeout,
+        tools=server.only,
+        risk=None,
+        on_uncertain="ask_human",
+        cwd=server.cwd,
+    )
+    return GatewayServer(
+        server=replace(declaration, reach=allowed),
+        prefix=name if server.prefix is None else server.prefix,
+        overrides=server.tools,
+    )
+
+
+def risk_of(override: ToolOverride) -> Risk | None:
+    return None if override.risk is None else Risk(override.risk)
+
+
+def _fault(text: str, name: str, place: tuple[str, ...], message: str) -> InvalidInput:
+    where = ".".join(place)
+    return _invalid(f"{name}, line {line_of(text, place)}: `{where}`: {message}.")
+
+
+_HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
+_KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
+
+
+def line_of(text: str, place: tuple[str, ...]) -> int:
+    """The line of the key, or of the innermost table around it that stands in the file; 1 where none does."""
+    best, line = 0, 1
+    for number, key in _keys(text):
+        common = 0
+        while common < min(len(key), len(place)) and key[common] == place[common]:
+            common += 1
+        if common == len(key) and common > best:
+            best, line = common, number
+    return line
+
+
+def _keys(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _HEADER.fullmatch(line):
+            table = _parts(match[1])
+            yield number, table
+        elif match := _KEY.match(line):
+            yield number, (*table, *_parts(match[1]))
+
+
+def _parts(key: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in key.split("."))

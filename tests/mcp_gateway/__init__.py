@@ -1,0 +1,1 @@
+"""The MCP gateway, with the clients of the `mcp` package in front of it."""
