@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cortex_plane import __version__
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
-from cortex_plane.client.authorization import Advice, Answer, PlaneCalls, ToolDeclaration
+from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.kernel.canonical import check_json
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
@@ -255,7 +255,7 @@ class Gateway:
                 reason = answer.reason or "Nobody knows whether it ran."
                 return _refusal("in_doubt", f"`{answer.tool}` was not run now: {reason}", answer)
 
-    async def _authorize(self, call: _Call, key: str) -> Answer | types.InputRequiredResult:
+    async def _authorize(self, call: _Call, key: str) -> PlaneAnswer | types.InputRequiredResult:
         has_progress = "progress_token" in (call.ctx.meta or {}) or "progressToken" in (call.ctx.meta or {})
         wait = self._config.wait_with_progress if has_progress else self._config.wait
         if call.params.input_responses is not None or not self._can_show_page(call):
@@ -281,7 +281,7 @@ class Gateway:
         elicitation = capabilities.elicitation if capabilities else None
         return self._config.elicitation and elicitation is not None and elicitation.url is not None
 
-    async def _run(self, call: _Call, answer: Answer) -> types.CallToolResult:
+    async def _run(self, call: _Call, answer: PlaneAnswer) -> types.CallToolResult:
         try:
             async with asyncio.timeout(call.tool.timeout):
                 result = await call.tool.call(answer.arguments, answer.call_id or "", call.progress.report)
@@ -341,9 +341,9 @@ class _Call:
     progress: _Progress
     is_repeat: bool = False
 
-    async def authorize(self, key: str, wait: float) -> Answer:
+    async def authorize(self, key: str, wait: float) -> PlaneAnswer:
         override = self.tool.override
-        declaration = ToolDeclaration(
+        declaration = ToolOptions(
             read_only=override.read_only,
             risk=risk_of(override),
             on_uncertain=self.tool.on_uncertain,
@@ -412,7 +412,7 @@ async def _ask(upstream: Upstream, send: Callable[[Any], Awaitable[T]]) -> T:
         ) from None
 
 
-def _meta(status: str, answer: Answer | None) -> dict[str, Any]:
+def _meta(status: str, answer: PlaneAnswer | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"status": status}
     if answer is not None:
         others = {
@@ -425,12 +425,12 @@ def _meta(status: str, answer: Answer | None) -> dict[str, Any]:
     return {META: fields}
 
 
-def _refusal(status: str, text: str, answer: Answer | None = None) -> types.CallToolResult:
+def _refusal(status: str, text: str, answer: PlaneAnswer | None = None) -> types.CallToolResult:
     content = types.TextContent(type="text", text=text)
     return types.CallToolResult(content=[content], is_error=True, _meta=_meta(status, answer))
 
 
-def _stored(answer: Answer) -> types.CallToolResult:
+def _stored(answer: PlaneAnswer) -> types.CallToolResult:
     try:
         return _noted(types.CallToolResult.model_validate(answer.result), answer)
     except ValueError:
@@ -440,7 +440,7 @@ def _stored(answer: Answer) -> types.CallToolResult:
         )
 
 
-def _noted(result: types.CallToolResult, answer: Answer) -> types.CallToolResult:
+def _noted(result: types.CallToolResult, answer: PlaneAnswer) -> types.CallToolResult:
     """With a word about arguments that an approver changed: the model's own history has the old ones."""
     note = answer.edit_note
     content = [*result.content, types.TextContent(type="text", text=note)] if note else result.content
