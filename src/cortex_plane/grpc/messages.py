@@ -179,14 +179,14 @@ def _agent_event(event: Event) -> lifecycle_pb2.AgentEvent | None:
         case EventType.ERROR:
             return lifecycle_pb2.AgentEvent(error=lifecycle_pb2.ErrorEvent(reason=_text(data.get("message"))))
         case EventType.SESSION_PAUSED:
-            paused = lifecycle_pb2.SessionPausedEvent(
+            pause = lifecycle_pb2.SessionPausedEvent(
                 reason=_text(data.get("reason")),
                 pause_source=SOURCES.get(data.get("pause_source", ""), lifecycle_pb2.PAUSE_SOURCE_UNSPECIFIED),
                 correlation_id=_text(data.get("correlation_id")),
                 checkpoint_key=_text(data.get("checkpoint_key")),
                 paused_at=timestamp(data.get("paused_at")),
             )
-            return lifecycle_pb2.AgentEvent(session_paused=paused)
+            return lifecycle_pb2.AgentEvent(session_paused=pause)
         case EventType.SESSION_RESUMED:
             resumed = lifecycle_pb2.SessionResumedEvent(
                 resumed_by_approval=bool(data.get("resumed_by_approval")),

@@ -15,7 +15,7 @@ from cortex_plane.channels.activity_pace import ActivityPace
 from cortex_plane.channels.card_text import chunks, concerns_every_change, shows_whole
 from cortex_plane.channels.discord import cards, interactions, messages
 from cortex_plane.channels.discord.api import API, INVALID_FORM, UNKNOWN_MESSAGE, DiscordApi
-from cortex_plane.channels.discord.gateway import PAUSE_SECONDS, Gateway
+from cortex_plane.channels.discord.gateway import PAUSE_SECONDS, DiscordGateway
 from cortex_plane.channels.reply_parts import send_next_part, sent_parts
 from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.vendor_socket import require_websockets
@@ -97,7 +97,7 @@ class DiscordChannel:
         did not know is followed by another one."""
         self._client = client
         self._api = DiscordApi(client, ticks)
-        self._gateway = Gateway(client, self._api, pause_seconds=pause_seconds)
+        self._gateway = DiscordGateway(client, self._api, pause_seconds=pause_seconds)
         self._pace = ActivityPace(chat_seconds=TYPING_SECONDS, per_second=TYPING_PER_SECOND)
         self._chats: dict[tuple[str, str], str] = {}
 
@@ -263,17 +263,17 @@ class DiscordChannel:
                 is_there = await self._edit(outgoing.target, ref, message)
                 return ref if is_there else await self._post(outgoing, channel, message | place, "again")
             # The same for all versions: a part that was sent by somebody who died is found, whatever it said then.
-            sent = await self._post_once(outgoing, channel, message | place, f"{outgoing.id}.part.{part}")
-            ref = f"{channel}:{sent['id']}"
-            if str(sent.get("content", text)).strip() != text.strip():
+            vendor_message = await self._post_once(outgoing, channel, message | place, f"{outgoing.id}.part.{part}")
+            ref = f"{channel}:{vendor_message['id']}"
+            if str(vendor_message.get("content", text)).strip() != text.strip():
                 await self._edit(outgoing.target, ref, message)
             return ref
 
-        sent = await send_next_part(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
+        receipt = await send_next_part(outgoing, chunks(cards.MARKUP.reply(reply.text), cards.MAX_TEXT), send_part)
         if not reply.is_final:
             with contextlib.suppress(TryAgain, Undeliverable):  # the reply has arrived
                 await self._api.call(outgoing.target, "POST", f"/channels/{channel}/typing")
-        return sent
+        return receipt
 
     async def _channel(self, target: Target) -> str:
         """The channel of an address: a shared one, or the direct one with a person."""
@@ -291,18 +291,18 @@ class DiscordChannel:
 
     async def _post(self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], kind: str = "") -> str:
         kind = kind or ("reply" if "message_reference" in message else "message")
-        sent = await self._post_once(outgoing, channel, message, f"{outgoing.id}.{outgoing.version}.{kind}")
-        return f"{channel}:{sent['id']}"
+        vendor_message = await self._post_once(outgoing, channel, message, f"{outgoing.id}.{outgoing.version}.{kind}")
+        return f"{channel}:{vendor_message['id']}"
 
     async def _post_once(
         self, outgoing: Outgoing, channel: str, message: Mapping[str, Any], key: str
     ) -> Mapping[str, Any]:
         """The same key again within some minutes is not sent twice: Discord knows it by its nonce, and returns the message that it has."""
         content = {**message, **messages.nonce(key)}
-        sent: Mapping[str, Any] = await self._api.call(
+        vendor_message: Mapping[str, Any] = await self._api.call(
             outgoing.target, "POST", f"/channels/{channel}/messages", content
         )
-        return sent
+        return vendor_message
 
     async def _edit(self, target: Target, message_ref: str, message: Mapping[str, Any]) -> bool:
         """Whether it is still there."""

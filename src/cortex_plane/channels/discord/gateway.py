@@ -109,7 +109,7 @@ class _End(Enum):
     """The session can be resumed soon."""
 
 
-class Gateway:
+class DiscordGateway:
     def __init__(
         self, client: VendorClient, api: DiscordApi, *, pause_seconds: tuple[float, float] = PAUSE_SECONDS
     ) -> None:

@@ -126,8 +126,8 @@ def _held_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment:
 def read_item(
     payload: Mapping[str, Any],
 ) -> channels.InboundEvent | channels.DecidedCall | channels.ConnectionRevoked | None:
-    if (decided := channels.DecidedCall.of(payload)) is not None:
-        return decided
+    if (event := channels.DecidedCall.of(payload)) is not None:
+        return event
     if "deployment" in payload:
         return _held_deployment(payload)
     if "action" in payload:

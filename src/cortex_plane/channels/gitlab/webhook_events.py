@@ -111,8 +111,8 @@ def _read_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment | ch
 
 
 def read_item(payload: Mapping[str, Any]) -> channels.InboundEvent | channels.DecidedCall | None:
-    if (decided := channels.DecidedCall.of(payload)) is not None:
-        return decided
+    if (event := channels.DecidedCall.of(payload)) is not None:
+        return event
     if "deployment" in payload:
         return _read_deployment(payload)
     command = read_command(payload["text"], PREFIXES)
