@@ -199,7 +199,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "session_id": [stage.elsewhere_ending]
         if operation.path.endswith("/fail")
         else [stage.elsewhere]
-        if operation.path.endswith(("/calls", "/calls/batch", "/resolve"))
+        if operation.path.endswith(("/calls", "/calls/batch", "/resolve", "/usage"))
         else [stage.gated]  # has no call that must be settled before it can be completed
         if operation.path.endswith(("/answers", "/permissions", "/complete"))
         else [stage.session, stage.ending_session],

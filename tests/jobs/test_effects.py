@@ -40,7 +40,7 @@ def test_every_tool_is_settled_as_it_declares() -> None:
 
 
 def test_what_is_open_is_not_settled() -> None:
-    before_it_is_sent = {CallStatus.ALLOWED, CallStatus.AWAITING, CallStatus.APPROVED}
+    before_it_is_sent = {CallStatus.ALLOWED, CallStatus.AWAITING, CallStatus.APPROVED, CallStatus.PARKED}
     in_doubt = {CallStatus.INTENDED, CallStatus.UNCERTAIN, CallStatus.CLEARED}
     assert set(CallStatus) - SETTLED == before_it_is_sent | in_doubt
 
