@@ -113,9 +113,9 @@ class ConversationStage:
         channel = UnpacedChannel(self.stage.channel, dies_in, is_sent)
         return Notifier(self.world.db, [channel, *more], PUBLIC_URL)
 
-    async def write(self, text: str) -> UUID:
+    async def write(self, text: str, *, private: bool = True) -> UUID:
         """Bea writes; returns the job that answers."""
-        await self.plane.store(await self.stage.write("bea", text))
+        await self.plane.store(await self.stage.write("bea", text, private=private))
         await self.plane.handle()
         id: UUID = await self.admin.fetchval(
             "select id from job where kind = 'conversation' order by created_at desc, id desc limit 1"

@@ -11,21 +11,22 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify.verbs import reply_streams
 from cortex_plane.worker import model_calls
 from tests.channels.behaviour import drain
-from tests.channels.interactive_behaviour import InteractiveStage
 from tests.channels.streaming_behaviour import BEGINNING, conversing
-from tests.channels.test_slack_behaviour import slack_stage
+from tests.channels.test_slack_behaviour import ROOM, SlackStage, slack_stage
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
+from tests.fixtures.workers import until
 
 COPIES = 4
 
 
 @pytest_asyncio.fixture
-async def stage() -> AsyncIterator[InteractiveStage]:
+async def stage() -> AsyncIterator[SlackStage]:
     async with slack_stage() as stage:
         yield stage
 
@@ -66,7 +67,7 @@ async def head_locks(admin: asyncpg.Connection) -> list[str]:
 
 
 async def test_looks_reach_every_answer_and_lock_only_what_is_due(
-    strict: World, admin: asyncpg.Connection, stage: InteractiveStage, monkeypatch: pytest.MonkeyPatch
+    strict: World, admin: asyncpg.Connection, stage: SlackStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reply_streams, "MOST_STREAMS", 2)
     async with conversing(strict, admin, stage) as talk:
@@ -102,6 +103,32 @@ async def test_looks_reach_every_answer_and_lock_only_what_is_due(
                 streams = await reply_streams.find_streams(strict.db, paces, streams[-1])
                 sessions |= {stream.session_id for stream in streams}
             assert len(sessions) == 1 + COPIES, "a look goes on after the one before it, and then from the beginning"
+
+
+async def test_answer_ends_in_its_thread_though_its_person_wrote_in_a_newer_one(
+    strict: World, admin: asyncpg.Connection, stage: SlackStage
+) -> None:
+    """Each mention in a channel of Slack begins a thread of its own."""
+    async with conversing(strict, admin, stage) as talk:
+        clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+        job = await talk.write("Tell me", private=False)
+        async with talk.working():
+            talk.model.say(BEGINNING)
+            await talk.written(BEGINNING)
+            assert len(await talk.look()) == 1
+            await talk.plane.store(await stage.write("bea", "And also this", private=False))
+            await talk.plane.handle()
+            await clock.advance(timedelta(seconds=2))
+            (text,) = await talk.look()
+            assert text.endswith("…")
+            talk.model.end()
+            talk.model.say("The second answer")
+            talk.model.end()
+            await until(strict, job, JobStatus.COMPLETED)
+        await drain(talk.notifier)
+        shown = [(m.visible.strip(), m.thread) for m in stage.vendor.messages(ROOM) if m.user != "U0BEA"]
+        threads = [m.ts for m in stage.vendor.messages(ROOM) if m.user == "U0BEA"]
+        assert shown == list(zip([BEGINNING.replace("**", ""), "The second answer"], threads, strict=True))
 
 
 @pytest.mark.fresh_database

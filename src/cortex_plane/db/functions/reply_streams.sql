@@ -132,8 +132,8 @@ begin
   if not found or not message.data ? 'stream' then
     return false;
   end if;
-  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
-    -- Their person wrote elsewhere: the answer goes there.
+  if message.data ->> 'chat' is distinct from chat.id::text then
+    -- Their person wrote elsewhere: the answer goes there. In another thread of the chat they still see it.
     perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
   elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
       and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
