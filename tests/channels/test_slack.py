@@ -704,7 +704,8 @@ async def test_cursor_over_http_waits_until_the_history_of_every_chat_was_read(
     with pytest.raises(asyncio.CancelledError):
         await channel.listen(where, "1.0", inbox.deliver)
     assert rests[:2] == [(2, None), (4, None)]
-    assert len(rests) == 3 and rests[2][0] == len(names) and inbox.cursor is not None
+    assert [count for count, _ in rests[2:]] == [len(names)]
+    assert inbox.cursor is not None
     monkeypatch.setattr(history, "PAGE", 1)
     monkeypatch.setattr(history, "MOST_PAGES", 1)
     vendor.write("U0EVE", "one more than fits")
@@ -713,7 +714,8 @@ async def test_cursor_over_http_waits_until_the_history_of_every_chat_was_read(
     inbox.cursor = None
     with pytest.raises(asyncio.CancelledError):
         await channel.listen(where, "1.0", inbox.deliver)
-    assert len(rests) > 9 and inbox.cursor is None
+    assert len(rests) > 9
+    assert inbox.cursor is None
 
 
 @pytest.mark.parametrize("method", ["_list_channels", "_history"])

@@ -40,9 +40,12 @@ async def listen(client: VendorClient, api: SlackApi, target: Target, since: flo
 
 
 async def _catch_up(api: SlackApi, target: Target, since: float, deliver: Deliver) -> None:
+    """The history, in several looks where there are many chats. What could not be read is tried again with the next connection."""
     read: set[str] = set()
     try:
-        while not await history.catch_up(api, target, since, deliver, read) and read:
+        while True:
+            if await history.catch_up(api, target, since, deliver, read) or not read:
+                return
             await asyncio.sleep(history.RETRY_SECONDS)
     except Undeliverable as error:
         # The connection hears people all the same.
