@@ -410,4 +410,8 @@ class ReplyStreamer:
 
 def stream_pace(traits: ChannelTraits, stream: ReplyStream) -> float:
     """The seconds between two versions of this answer."""
-    return max(traits.stream_seconds or 0.0, stream.connection_streams / traits.streams_per_second)
+    return max(
+        traits.stream_seconds or 0.0,
+        stream.connection_streams / traits.streams_per_second,
+        stream.chat_streams * traits.stream_chat_seconds(stream.address or ""),
+    )
