@@ -113,9 +113,9 @@ class ConversationStage:
         channel = UnpacedChannel(self.stage.channel, dies_in, is_sent)
         return Notifier(self.world.db, [channel, *more], PUBLIC_URL)
 
-    async def write(self, text: str) -> UUID:
+    async def write(self, text: str, *, private: bool = True) -> UUID:
         """Bea writes; returns the job that answers."""
-        await self.plane.store(await self.stage.write("bea", text))
+        await self.plane.store(await self.stage.write("bea", text, private=private))
         await self.plane.handle()
         id: UUID = await self.admin.fetchval(
             "select id from job where kind = 'conversation' order by created_at desc, id desc limit 1"
@@ -134,8 +134,11 @@ class ConversationStage:
 
     async def advance(self) -> int:
         """A streamer looks that has seen nothing yet; returns how many messages are due."""
+        return await self.make_streamer().turn()
+
+    def make_streamer(self) -> ReplyStreamer:
         channel: Any = _WithTraits(self.stage.channel.channel_type, self._traits)
-        return await ReplyStreamer(self.world.db, [channel]).turn()
+        return ReplyStreamer(self.world.db, [channel])
 
     async def look(self) -> list[str]:
         """A streamer looks, and what is due is sent: the texts that the chat shows now."""
@@ -237,6 +240,7 @@ class StreamingSuite:
             assert "…" not in "".join([first, *rest])
             rows = await admin.fetch("select status, desired_version = rendered_version from notification")
             assert [tuple(row) for row in rows] == [("delivered", True)]
+            await clock.advance(timedelta(seconds=2))
             assert await talk.advance() == 0
             assert await admin.fetchval("select count(*) from session_head where stream_id is not null") == 0
 
@@ -284,6 +288,7 @@ class StreamingSuite:
         async with conversing(world, admin, stage) as talk:
             clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
             for ending in ("failed", "cancelled"):
+                await clock.advance(timedelta(seconds=2))
                 job = await talk.write(f"{ending}, please")
                 async with talk.working():
                     talk.model.say(BEGINNING)
@@ -298,6 +303,7 @@ class StreamingSuite:
                     await clock.advance(timedelta(seconds=2))
                     assert (await talk.look())[-1].startswith("The agent was interrupted.")
                     await steering.cancel(world.db, world.admin.actor, job, Cancellation())
+                    await clock.advance(timedelta(seconds=2))
                 texts = await talk.look()
                 assert texts[-1].startswith(
                     "The agent stopped because" if ending == "failed" else "The agent was stopped before"
@@ -337,8 +343,9 @@ class StreamingSuite:
     async def test_answer_goes_where_its_person_wrote_last_and_the_half_says_so(
         self, world: World, admin: asyncpg.Connection, stage: InteractiveStage
     ) -> None:
-        """Bea goes on in another chat: the half is ended at once, and the answer that she gets is whole."""
+        """Bea goes on in another chat: the half is ended, and the answer that she gets is whole."""
         async with conversing(world, admin, stage) as talk:
+            clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
             job = await talk.write("Tell me")
             async with talk.working():
                 talk.model.say(BEGINNING)
@@ -346,6 +353,7 @@ class StreamingSuite:
                 assert len(await talk.look()) == 1
                 await talk.plane.store(await stage.write("bea", "And here?", private=False))
                 await talk.plane.handle()
+                await clock.advance(timedelta(seconds=10))
                 # One look ends the half, the next one begins anew where she is now.
                 await talk.look()
                 texts = await talk.look()
@@ -369,6 +377,7 @@ class StreamingSuite:
         async with conversing(world, admin, stage) as talk:
             clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
             for is_first in (False, True):
+                await clock.advance(timedelta(seconds=2))
                 count = len(await talk.messages())
                 job = await talk.write("Tell me")
                 async with talk.working():

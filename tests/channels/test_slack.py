@@ -682,6 +682,59 @@ async def test_history_that_cannot_be_read_keeps_nobody_from_being_heard(
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_cursor_over_http_waits_until_the_history_of_every_chat_was_read(
+    vendor: SlackEmulator, channel: SlackChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More chats than one look reads, then a chat that is too long."""
+    monkeypatch.setattr(history, "MOST_CHATS", 2)
+    where, inbox = target(vendor), Inbox(channel)
+    where = replace(where, config={**where.config, "mode": "http"})
+    names = ("BEA", "ANN", "CAL", "DEE", "EVE")
+    for name in names:
+        vendor.write(f"U0{name}", f"from {name}")
+    await vendor.idle()
+    rests: list[tuple[int, str | None]] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append((len(inbox.texts), inbox.cursor))
+        if seconds == history.LOOK_SECONDS or len(rests) > 9:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(history, "_rest", rest)
+    with pytest.raises(asyncio.CancelledError):
+        await channel.listen(where, "1.0", inbox.deliver)
+    assert rests[:2] == [(2, None), (4, None)]
+    assert [count for count, _ in rests[2:]] == [len(names)]
+    assert inbox.cursor is not None
+    monkeypatch.setattr(history, "PAGE", 1)
+    monkeypatch.setattr(history, "MOST_PAGES", 1)
+    vendor.write("U0EVE", "one more than fits")
+    await vendor.idle()
+    rests.clear()
+    inbox.cursor = None
+    with pytest.raises(asyncio.CancelledError):
+        await channel.listen(where, "1.0", inbox.deliver)
+    assert len(rests) > 9
+    assert inbox.cursor is None
+
+
+@pytest.mark.parametrize("method", ["_list_channels", "_history"])
+async def test_history_that_slack_refuses_is_an_error_of_the_connection(
+    vendor: SlackEmulator, channel: SlackChannel, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def refuse(_: Any) -> dict[str, Any]:
+        raise WebApiError("missing_scope", needed="im:history")
+
+    where, inbox = target(vendor), Inbox(channel)
+    vendor.write(BEA, "hello")
+    await vendor.idle()
+    monkeypatch.setattr(vendor, method, refuse)
+    with pytest.raises(Undeliverable, match="the app needs the scope im:history"):
+        async with asyncio.timeout(20):
+            await channel.listen(replace(where, config={**where.config, "mode": "http"}), "1.0", inbox.deliver)
+    assert inbox.cursor is None
+
+
 def test_event_and_history_name_a_message_alike() -> None:
     config = {"team_id": TEAM}
     where = Target(connection_id=UUID(int=3), connection="slack", config=config, secrets={}, address="", member="")

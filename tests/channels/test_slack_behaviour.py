@@ -17,7 +17,15 @@ import pytest_asyncio
 from cortex_plane.channels.slack import history
 from cortex_plane.channels.slack.channel import SlackChannel
 from cortex_plane.channels.vendor_http import VendorClient
-from cortex_plane.emulators.slack import APP_TOKEN, BOT_TOKEN, SIGNING_SECRET, SlackEmulator, SlackMessage, sign
+from cortex_plane.emulators.slack import (
+    APP_TOKEN,
+    BOT_TOKEN,
+    SIGNING_SECRET,
+    SlackEmulator,
+    SlackMessage,
+    WebApiError,
+    sign,
+)
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model.channels import InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
@@ -240,6 +248,25 @@ async def test_history_over_http_has_what_slack_could_not_deliver(
     await look()
     await second.leave()
     assert await admin.fetchval("select count(*) from channel_event") == 4
+
+
+async def test_health_shows_why_slack_refuses_the_history(
+    world: World, admin: asyncpg.Connection, stage: SlackStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> dict[str, Any]:
+        raise WebApiError("missing_scope", needed="im:read")
+
+    monkeypatch.setattr(history, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(stage.vendor, "_list_channels", refuse)
+    plane = Plane(world, stage, await stage.connect(world))
+    listener = ChannelListener(world.db, plane.door.channels, plane.inbox.wake)
+    await listener.beat()
+    async with asyncio.timeout(20):
+        while not await admin.fetchval("select last_error from channel_listener"):  # noqa: ASYNC110 -- only the database knows
+            await asyncio.sleep(0.005)
+    connection = await connections.get_connection(world.db, world.admin.actor, plane.connection_id)
+    assert connection.health.last_error == "Slack answered `missing_scope`: the app needs the scope im:read."
+    await listener.leave()
 
 
 class TestSlack(OutageSuite):

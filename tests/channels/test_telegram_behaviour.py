@@ -19,13 +19,16 @@ from cortex_plane.emulators.telegram import TOKEN, TelegramEmulator, TelegramMes
 from cortex_plane.kernel.addresses import Allowed
 from cortex_plane.notify.model.channels import ButtonPress, InboundAnswer, InboundEvent
 from cortex_plane.notify.model.notifications import Target
+from cortex_plane.notify.verbs import reply_streams
 from cortex_plane.notify.verbs.inbound import VendorRequest
 from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.verbs import connections
+from cortex_plane.worker.notifier import stream_pace
 from tests.channels.behaviour import Arrived, Failure, without_pace
 from tests.channels.interactive_behaviour import InteractiveStage, InteractiveSuite, ListeningSuite, SeenMessage
 from tests.channels.outage_behaviour import OutageSuite
-from tests.channels.streaming_behaviour import LongReplySuite, StreamingSuite
+from tests.channels.streaming_behaviour import BEGINNING, END, LongReplySuite, StreamingSuite, conversing
+from tests.fixtures.clock import Clock
 from tests.fixtures.people import World
 from tests.fixtures.vendor_messages import FAULTS, served_by
 
@@ -218,3 +221,25 @@ class TestTelegramStreaming(StreamingSuite):
         self, world: World, admin: asyncpg.Connection, stage: InteractiveStage
     ) -> None:
         await super().test_answer_grows_in_one_message_until_it_is_whole(world, admin, stage)
+
+    async def test_answers_in_a_group_share_a_slower_pace(
+        self, world: World, admin: asyncpg.Connection, stage: InteractiveStage
+    ) -> None:
+        async with conversing(world, admin, stage) as talk:
+            clock = await Clock.install(admin, await admin.fetchval("select clock_timestamp()"))
+            await talk.write("Tell us", private=False)
+            async with talk.working():
+                talk.model.say(BEGINNING)
+                await talk.written(BEGINNING)
+                (stream,) = await reply_streams.find_streams(world.db, {"telegram": 2.0})
+                assert stream_pace(stage.channel.traits, stream) == 6.0
+                assert stream_pace(stage.channel.traits, replace(stream, chat_streams=3)) == 18.0
+                assert stream_pace(stage.channel.traits, replace(stream, chat_streams=3, address="5")) == 2.0
+                shown = await talk.look()
+                talk.model.say(END)
+                await talk.written(BEGINNING + END)
+                await clock.advance(timedelta(seconds=5))
+                assert await talk.look() == shown
+                await clock.advance(timedelta(seconds=1))
+                (text,) = await talk.look()
+                assert text.endswith(f"{END} …")

@@ -337,7 +337,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, case when $9::text is not null 
 
 
 -- name: connection_health
--- Of every connection of the org over which something waits or was given up; bounded, newest first.
+-- Of every connection of the org over which something waits or was given up, or to which nobody can listen; bounded, newest first.
 select o.connection_id, count(*) filter (where o.status = 'pending') as waiting,
   count(*) filter (where o.is_uncertain) as uncertain, count(*) filter (where o.status = 'dead') as given_up,
   (array_agg(o.last_error order by o.created_at desc) filter (where o.last_error is not null))[1] as last_error
@@ -349,7 +349,12 @@ from (
   (select n.connection_id, n.status, n.last_error, n.created_at, false
    from notification n
    where n.org_id = $1 and n.status = 'dead' and n.created_at > (select plane_now()) - interval '7 days'
-   order by n.created_at desc, n.id desc limit 10000)) o
+   order by n.created_at desc, n.id desc limit 10000)
+  union all
+  -- Whoever cannot listen notes it with every try. What is older is over.
+  (select l.connection_id, 'listening', l.last_error, l.updated_at, false
+   from channel_listener l
+   where l.org_id = $1 and l.last_error is not null and l.updated_at > (select plane_now()) - interval '10 minutes')) o
 group by o.connection_id
 
 

@@ -372,6 +372,8 @@ class ReplyStreamer:
         }
         self._next: dict[UUID, float] = {}
         """By session: when there may be something to do again."""
+        self._last: ReplyStream | None = None
+        """Where the next look goes on, after one that did not reach all."""
 
     async def run(self) -> None:
         if not self._traits:
@@ -387,24 +389,31 @@ class ReplyStreamer:
 
     async def turn(self) -> int:
         """One look; returns how many messages are due now."""
-        streams = await reply_streams.find_streams(self._db, list(self._traits))
-        counts = Counter(stream.connection_id for stream in streams)
-        self._next = {
-            stream.session_id: self._next[stream.session_id] for stream in streams if stream.session_id in self._next
-        }
+        paces = {kind: traits.stream_seconds or 0.0 for kind, traits in self._traits.items()}
+        streams = await reply_streams.find_streams(self._db, paces, self._last)
+        self._last = streams[-1] if len(streams) == reply_streams.MOST_STREAMS else None
+        start = ticks()
+        self._next = {id: at for id, at in self._next.items() if at > start}
         due = 0
         for stream in streams:
-            if self._next.get(stream.session_id, 0.0) <= ticks():
-                due += await self._advance(stream, counts[stream.connection_id])
+            if stream.session_id not in self._next:
+                due += await self._advance(stream)
         return due
 
-    async def _advance(self, stream: ReplyStream, count: int) -> bool:
-        """``count``: of the answers that stream over its connection."""
+    async def _advance(self, stream: ReplyStream) -> bool:
         traits = self._traits.get(stream.channel_type or "", ChannelTraits())
-        seconds = max(traits.stream_seconds or 0.0, count / traits.streams_per_second)
+        seconds = stream_pace(traits, stream)
         is_due = await reply_streams.advance_stream(
             self._db, stream, seconds=seconds, most_characters=traits.text_limit
         )
-        if is_due:
-            self._next[stream.session_id] = ticks() + seconds
+        self._next[stream.session_id] = ticks() + (seconds if is_due else traits.stream_seconds or 0.0)
         return is_due
+
+
+def stream_pace(traits: ChannelTraits, stream: ReplyStream) -> float:
+    """The seconds between two versions of this answer."""
+    return max(
+        traits.stream_seconds or 0.0,
+        stream.connection_streams / traits.streams_per_second,
+        stream.chat_streams * traits.stream_chat_seconds(stream.address or ""),
+    )

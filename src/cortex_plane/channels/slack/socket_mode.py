@@ -14,7 +14,7 @@ from cortex_plane.channels.vendor_http import VendorClient
 from cortex_plane.channels.vendor_socket import connect_socket
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.notify.model.channels import Deliver
-from cortex_plane.notify.model.notifications import Target
+from cortex_plane.notify.model.notifications import Target, Undeliverable
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -25,18 +25,31 @@ log = structlog.get_logger()
 async def listen(client: VendorClient, api: SlackApi, target: Target, since: float | None, deliver: Deliver) -> None:
     """One connection after the other: Slack closes each after some hours, and says so before. ``since``: what people wrote after it is
     read again, beside the connection, so that nothing is missed in between."""
-    reading: asyncio.Task[bool] | None = None
+    reading: asyncio.Task[None] | None = None
     try:
         while True:
             body = (await api.open_socket(target)).require()
             async with connect_socket(client, str(body.get("url", "")), "Socket Mode") as connection:
                 if since is not None and (reading is None or reading.done()):
-                    reading = asyncio.create_task(history.catch_up(api, target, since, deliver))
+                    reading = asyncio.create_task(_catch_up(api, target, since, deliver))
                 await _read(connection, target, deliver)
     finally:
         if reading is not None:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _catch_up(api: SlackApi, target: Target, since: float, deliver: Deliver) -> None:
+    """The history, in several looks where there are many chats. What could not be read is tried again with the next connection."""
+    read: set[str] = set()
+    try:
+        while True:
+            if await history.catch_up(api, target, since, deliver, read) or not read:
+                return
+            await asyncio.sleep(history.RETRY_SECONDS)
+    except Undeliverable as error:
+        # The connection hears people all the same.
+        log.warning("history not read", connection=str(target.connection_id), error=error.message)
 
 
 async def _read(connection: ClientConnection, target: Target, deliver: Deliver) -> None:

@@ -39,6 +39,8 @@ POLL_SECONDS = 25
 MOST_POLLS = 1000
 """At a time, from this process."""
 TOAST_LIMIT = 200
+GROUP_STREAM_SECONDS = 6.0
+"""Between two edits in a group, which takes 20 messages a minute from a bot: half of them are left for everything else."""
 TYPING_SECONDS = 5.0
 """So long Telegram shows it."""
 TYPING_PER_SECOND = 10
@@ -64,7 +66,7 @@ class TelegramChannel:
     traits = channels.ChannelTraits(
         most_buttons=8, edits=True, threads=True, conversations=True, reason=channels.ReasonInput.REPLY,
         text_limit=messages.TEXT_LIMIT, per_second=30.0, chat_seconds=1.0, stream_seconds=2.0, streams_per_second=10.0,
-        listens=True,
+        stream_chat_seconds=lambda address: GROUP_STREAM_SECONDS if address.startswith("-") else 0.0, listens=True,
     )  # fmt: skip
     fields: Sequence[channels.ConnectionField] = (
         channels.ConnectionField(

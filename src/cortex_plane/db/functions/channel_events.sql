@@ -190,10 +190,10 @@ begin
   select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
   if the_stream is not null then
     -- The head is not written: `advance_stream` lets go of a message that is over, and whoever ends a job may not lock the head yet.
+    -- In another thread of its chat a message stays where it is until its answer is whole.
     if exists (
-      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
-      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = c.id::text
-        and n.data ->> 'thread' is not distinct from c.thread) then
+      select from notification n
+      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = p_chat::text) then
       perform end_stream(p_org, the_stream, p_data, p_at);
       return;
     end if;

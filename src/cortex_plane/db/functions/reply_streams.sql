@@ -1,10 +1,23 @@
 -- Answers that people see grow in their chat. The message of such an answer is a notification of kind `reply`: while the answer is being
 -- written its `data` has `stream` with the job and step whose chunks it shows, and `push_reply` puts the whole answer in their place.
 
+-- Whether a message that shows the beginning of an answer needs no look yet: it is being sent, or was sent less than p_seconds ago. One
+-- that its vendor refused is looked at.
+create or replace function stream_rests(
+  p_status text, p_error text, p_sent_at timestamptz, p_at timestamptz, p_seconds double precision) returns boolean
+  language sql stable as $$
+  select p_error is null and (p_status <> 'delivered' or p_at < p_sent_at + make_interval(secs => p_seconds))
+$$;
+
 -- Sessions of any org in which an answer is being written for a chat on one of these channels, or for which a chat shows the beginning of
--- one. Sessions with chunks are found by hops from one to the next, whatever number of chunks each has.
-create or replace function find_reply_streams(p_channels text[], p_limit integer)
-  returns table (org_id uuid, session_id uuid, connection_id uuid, channel_type text)
+-- one, except those whose message rests (p_seconds: of each channel). Those after p_after_org and p_after_session come first, so that a
+-- caller who goes on after the last one reaches all. Sessions with chunks, and those with a message, are found by hops from one to the
+-- next: the number of chunks does not matter, and the planner uses the indexes before it has statistics. The counts, of answers over the
+-- same connection and into the same chat, include those that rest.
+create or replace function find_reply_streams(
+  p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer)
+  returns table (
+    org_id uuid, session_id uuid, connection_id uuid, channel_type text, address text, connection_streams bigint, chat_streams bigint)
   language sql stable security definer set search_path = public, pg_temp as $$
   with recursive written as (
     (select c.org_id, c.session_id from text_chunk c order by c.org_id, c.session_id limit 1)
@@ -13,20 +26,35 @@ create or replace function find_reply_streams(p_channels text[], p_limit integer
     cross join lateral (
       select c.org_id, c.session_id from text_chunk c
       where (c.org_id, c.session_id) > (w.org_id, w.session_id) order by c.org_id, c.session_id limit 1) following),
+  begun as (
+    (select h.org_id, h.stream_id, h.session_id from session_head h
+      where h.stream_id is not null order by h.org_id, h.stream_id limit 1)
+    union all
+    select following.org_id, following.stream_id, following.session_id from begun b
+    cross join lateral (
+      select h.org_id, h.stream_id, h.session_id from session_head h
+      where h.stream_id is not null and (h.org_id, h.stream_id) > (b.org_id, b.stream_id)
+      order by h.org_id, h.stream_id limit 1) following),
   live as (
-    select w.org_id, w.session_id from written w
-    union
-    select h.org_id, h.session_id from session_head h where h.stream_id is not null)
-  select h.org_id, h.session_id, n.id, n.channel_type
-  from live l
-  join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
-  left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
-  left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
-  where h.stream_id is not null or n.channel_type = any (p_channels) and n.disabled_at is null
-  order by h.stream_id is null, h.org_id, h.session_id
+    select w.org_id, w.session_id from written w union select b.org_id, b.session_id from begun b),
+  streams as (
+    select h.org_id, h.session_id, h.stream_id, n.id as connection_id, n.channel_type, c.chat_id as address, s.seconds,
+      count(*) over (partition by h.org_id, n.id) as connection_streams,
+      count(*) over (partition by h.org_id, n.id, c.chat_id) as chat_streams
+    from live l
+    join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
+    left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
+    left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+    left join unnest(p_channels, p_seconds) s (channel_type, seconds) on s.channel_type = n.channel_type
+    where h.stream_id is not null or s.channel_type is not null and n.disabled_at is null)
+  select t.org_id, t.session_id, t.connection_id, t.channel_type, t.address, t.connection_streams, t.chat_streams
+  from streams t
+  left join notification m on m.org_id = t.org_id and m.id = t.stream_id
+  where not coalesce(stream_rests(m.status, m.last_error, m.sent_at, plane_now(), coalesce(t.seconds, 0)), false)
+  order by coalesce((t.org_id, t.session_id) <= (p_after_org, p_after_session), false), t.org_id, t.session_id
   limit p_limit
 $$;
-call pg_temp.give_functions('cortex_scheduler', 'find_reply_streams(text[], integer)');
+call pg_temp.give_functions('cortex_scheduler', 'find_reply_streams(text[], double precision[], uuid, uuid, integer)');
 
 -- A message that shows the beginning of an answer says what became of it instead: p_data.
 create or replace function end_stream(p_org uuid, p_stream uuid, p_data jsonb, p_at timestamptz) returns void
@@ -56,12 +84,18 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   -- What a crash of the database forgets of it is looked at again.
   perform set_config('synchronous_commit', 'off', true);
+  at := plane_now();
+  if exists (
+    select from session_head h join notification n on n.org_id = p_org and n.id = h.stream_id
+    where h.org_id = p_org and h.session_id = p_session and n.data ? 'stream'
+      and stream_rests(n.status, n.last_error, n.sent_at, at, p_seconds)) then
+    return false;
+  end if;
   select h.chat_id, h.stream_id into head
   from session_head h where h.org_id = p_org and h.session_id = p_session for no key update skip locked;
   if not found then
     return false;
   end if;
-  at := plane_now();
   select c.id, c.connection_id, c.chat_id, c.thread, n.channel_type into chat
   from channel_chat c join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
   where c.org_id = p_org and c.id = head.chat_id;
@@ -98,8 +132,8 @@ begin
   if not found or not message.data ? 'stream' then
     return false;
   end if;
-  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
-    -- Their person wrote elsewhere: the answer goes there.
+  if message.data ->> 'chat' is distinct from chat.id::text then
+    -- Their person wrote elsewhere: the answer goes there. In another thread of the chat they still see it.
     perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
   elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
       and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
@@ -116,7 +150,9 @@ begin
       -- The answer broke off, and nobody writes it now.
       stream := (message.data -> 'stream') || '{"chunk": 0, "characters": 0}';
     end if;
-    if message.status <> 'delivered' or message.data -> 'stream' ? 'stopped' or stream is null
+    if stream_rests(message.status, null, message.sent_at, at,
+        greatest(p_seconds, extract(epoch from at - message.created_at)::double precision / 8))
+      or message.data -> 'stream' ? 'stopped' or stream is null
       or stream -> 'chunk' = message.data #> '{stream,chunk}'
       or (stream - 'chunk' - 'characters' = (message.data -> 'stream') - 'chunk' - 'characters'
         and least((stream -> 'characters')::integer, (message.data #> '{stream,characters}')::integer) >= p_most)

@@ -8,4 +8,6 @@ create index idx_session_head_stream on session_head (org_id, stream_id) where (
 create policy scheduler on session_head for select to cortex_scheduler using (true);
 grant select (org_id, session_id, chat_id, stream_id) on session_head to cortex_scheduler;
 create policy scheduler on channel_chat for select to cortex_scheduler using (true);
-grant select (org_id, id, connection_id) on channel_chat to cortex_scheduler;
+grant select (org_id, id, connection_id, chat_id) on channel_chat to cortex_scheduler;
+-- And which of their messages are due.
+grant select (status, sent_at, last_error) on notification to cortex_scheduler;

@@ -30,6 +30,10 @@ class ReasonInput(StrEnum):
     NONE = "none"
 
 
+def _no_seconds(_: str) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChannelTraits:
     """What a channel can do."""
@@ -53,6 +57,8 @@ class ChannelTraits:
     """Between two edits of an answer that its agent is still writing; None where an answer is sent once it is whole."""
     streams_per_second: float = 10.0
     """Such edits a second over one connection: the more chats share them, the slower each is."""
+    stream_chat_seconds: Callable[[str], float] = _no_seconds
+    """Of the address of a chat: between two such edits there, which the answers in that chat share."""
     listens: bool = False
     """It can fetch what people send, by polls or a socket, without a public address of the plane."""
 

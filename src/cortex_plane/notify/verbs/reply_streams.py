@@ -7,8 +7,8 @@ nothing that another one does not bring to its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from uuid import UUID
 
 from cortex_plane.db.database import Database
@@ -28,13 +28,22 @@ class ReplyStream:
     connection_id: UUID | None
     """Of the chat from which its person wrote last; None where that was no chat."""
     channel_type: str | None
+    address: str | None
+    """Of that chat."""
+    connection_streams: int
+    """Answers that stream over its connection now, this one included."""
+    chat_streams: int
+    """And into its chat."""
 
 
-async def find_streams(db: Database, channels: Sequence[str]) -> list[ReplyStream]:
-    """Of any org, on these channels; those that were begun first."""
-    rows = await db.call("find_reply_streams", None, list(channels), MOST_STREAMS)
-    names = ("org_id", "session_id", "connection_id", "channel_type")
-    return [ReplyStream(**{name: row[name] for name in names}) for row in rows]
+async def find_streams(
+    db: Database, channels: Mapping[str, float], after: ReplyStream | None = None
+) -> list[ReplyStream]:
+    """Of any org, on these channels, with the seconds between two versions; first those behind ``after``. Messages that are being sent, or
+    were sent within these seconds, are left out."""
+    last = (after.org_id, after.session_id) if after is not None else (None, None)
+    rows = await db.call("find_reply_streams", None, list(channels), list(channels.values()), *last, MOST_STREAMS)
+    return [ReplyStream(**{field.name: row[field.name] for field in fields(ReplyStream)}) for row in rows]
 
 
 async def advance_stream(db: Database, stream: ReplyStream, *, seconds: float, most_characters: int) -> bool:

@@ -62,7 +62,7 @@ class ConnectionHealth:
     given_up: int = 0
     """How many messages of the last week were given up."""
     last_error: str | None = None
-    """Why the newest message that has not arrived did not."""
+    """Why the newest message that has not arrived did not, or why the plane cannot fetch what people send."""
     paused_until: datetime | None = None
     """Nothing is sent over it until then."""
     pause_reason: str | None = None
