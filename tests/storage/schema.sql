@@ -1111,7 +1111,7 @@ begin
       -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
+      union all select unnest(possible_senders(c, v, m.created_at)) from channel_connection c
         left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
         where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
@@ -1144,7 +1144,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
+    cross join lateral unnest(possible_senders(c, m, r.resolved_at)) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
@@ -2666,7 +2666,7 @@ CREATE TABLE public.channel_mapping (
 
 ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.hands_behind(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
+CREATE FUNCTION public.possible_senders(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((c).set_up_by || CASE WHEN ((((m).removed_at IS NULL) OR ((m).removed_at > p_at)) AND (((m).account_proven_at IS NULL) OR ((m).account_proven_at > p_at))) THEN COALESCE((m).vouched_by, '{}'::uuid[]) ELSE '{}'::uuid[] END);
 
@@ -2677,6 +2677,11 @@ CREATE FUNCTION public.vouched_channels() RETURNS text[]
 CREATE FUNCTION public.proof_time(m public.channel_mapping) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((m).channel_type = ANY (public.vouched_channels())) THEN (m).account_proven_at ELSE (m).proven_at END;
+
+CREATE FUNCTION public.has_neutral_proof(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN (EXISTS (SELECT FROM (public.channel_mapping m JOIN public.channel_connection c ON (((c.org_id = m.org_id) AND (c.id = m.connection_id)))) WHERE ((m.org_id = has_neutral_proof.p_org) AND (m.user_account_id = has_neutral_proof.p_member) AND (public.proof_time(m.*) <= has_neutral_proof.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_neutral_proof.p_at)) AND (cardinality(public.possible_senders(c.*, m.*, has_neutral_proof.p_at)) = 0))));
 
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
@@ -2712,6 +2717,60 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.holding_claim() RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '00000000-0000-0000-0000-000000000000'::uuid;
+
+CREATE TABLE public.notification (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    kind text NOT NULL,
+    approval_id uuid,
+    connection_id uuid NOT NULL,
+    channel_type text NOT NULL,
+    mapping_id uuid,
+    user_account_id uuid,
+    address text NOT NULL,
+    lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
+    data jsonb DEFAULT '{}'::jsonb NOT NULL,
+    desired_version integer DEFAULT 1 NOT NULL,
+    rendered_version integer DEFAULT 0 NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    next_attempt_at timestamp with time zone,
+    taken_until timestamp with time zone,
+    taken_by uuid,
+    last_error text,
+    message_ref text,
+    shown jsonb DEFAULT '{}'::jsonb NOT NULL,
+    said jsonb DEFAULT '{}'::jsonb NOT NULL,
+    tried_at timestamp with time zone,
+    sent_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    call_id uuid,
+    CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
+    CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
+    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
+    CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
+    CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),
+    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
+    CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
+    CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
+    CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
+    CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
+    CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
+    CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
+)
+WITH (fillfactor='85');
+
+ALTER TABLE ONLY public.notification FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.held_until(n public.notification) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((n).taken_by = public.holding_claim()) THEN (n).taken_until ELSE NULL::timestamp with time zone END;
+
 CREATE FUNCTION public.is_signed_channel(p_channel text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE((p_channel <> ALL (ARRAY['dashboard'::text, 'api'::text, 'email'::text])), false);
@@ -2726,7 +2785,7 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select hands_behind(c, m, p_at) as ids) h
+    cross join lateral (select possible_senders(c, m, p_at) as ids) h
     cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
@@ -2946,6 +3005,24 @@ begin
     array_fill(declared.job_id, array[cardinality(p_actions)]));
 end
 $$;
+
+CREATE FUNCTION public.with_enrollers(p_org uuid, p_members uuid[], p_at timestamp with time zone) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive enroller (id) as (
+    select unnest(p_members)
+    union
+    select unnest(u.sponsors) from enroller e
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = e.id limit 1) u
+    where not has_neutral_proof(p_org, e.id, p_at))
+  select coalesce(array_agg(id), '{}') from enroller
+$$;
+
+CREATE FUNCTION public.is_independent(p_org uuid, p_member uuid, p_sponsor uuid, p_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN (public.has_neutral_proof(p_org, p_member, p_at) OR (EXISTS (SELECT FROM (public.channel_mapping m JOIN public.channel_connection c ON (((c.org_id = m.org_id) AND (c.id = m.connection_id)))) WHERE ((m.org_id = is_independent.p_org) AND (m.user_account_id = is_independent.p_member) AND (public.proof_time(m.*) <= is_independent.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > is_independent.p_at)) AND (NOT (public.with_enrollers(is_independent.p_org, public.possible_senders(c.*, m.*, is_independent.p_at), is_independent.p_at) && public.with_enrollers(is_independent.p_org, ARRAY[is_independent.p_sponsor], is_independent.p_at)))))));
 
 CREATE FUNCTION public.is_linked(s public.session, p_service uuid) RETURNS boolean
     LANGUAGE sql STABLE
@@ -5466,10 +5543,12 @@ CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[], p_at timestamp 
     AS $$
   with recursive sponsor (id) as (
     select s.id from user_account u cross join unnest(u.sponsors) s (id)
-    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id, p_at)
+    where u.org_id = p_org and u.id = any (p_members) and not is_independent(p_org, u.id, s.id, p_at)
     union
-    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
-    where not has_proven_channel(p_org, u.id, p_at))
+    select s.id from sponsor t
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = t.id limit 1) u
+    cross join unnest(u.sponsors) s (id)
+    where not is_independent(p_org, t.id, s.id, p_at))
   select id from sponsor
 $$;
 
@@ -6572,52 +6651,6 @@ UNION ALL
      JOIN public.job j ON (((j.org_id = s.org_id) AND (j.id = s.job_id))))
   WHERE (s.model IS NOT NULL);
 
-CREATE TABLE public.notification (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    seq bigint NOT NULL,
-    kind text NOT NULL,
-    approval_id uuid,
-    connection_id uuid NOT NULL,
-    channel_type text NOT NULL,
-    mapping_id uuid,
-    user_account_id uuid,
-    address text NOT NULL,
-    lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
-    data jsonb DEFAULT '{}'::jsonb NOT NULL,
-    desired_version integer DEFAULT 1 NOT NULL,
-    rendered_version integer DEFAULT 0 NOT NULL,
-    status text DEFAULT 'pending'::text NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    next_attempt_at timestamp with time zone,
-    taken_until timestamp with time zone,
-    taken_by uuid,
-    last_error text,
-    message_ref text,
-    shown jsonb DEFAULT '{}'::jsonb NOT NULL,
-    said jsonb DEFAULT '{}'::jsonb NOT NULL,
-    tried_at timestamp with time zone,
-    sent_at timestamp with time zone,
-    created_at timestamp with time zone NOT NULL,
-    call_id uuid,
-    CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
-    CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
-    CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
-    CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),
-    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
-    CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
-    CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
-    CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
-    CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
-    CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
-    CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
-)
-WITH (fillfactor='85');
-
-ALTER TABLE ONLY public.notification FORCE ROW LEVEL SECURITY;
-
 ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.notification_seq_seq
     START WITH 1
@@ -7458,7 +7491,7 @@ CREATE INDEX idx_enrolment_code_account ON public.enrolment_code USING btree (or
 
 CREATE INDEX idx_enrolment_code_key ON public.enrolment_code USING btree (org_id, key_id) WHERE ((key_id IS NOT NULL) AND (used_at IS NULL));
 
-CREATE INDEX idx_external_call_callback ON public.external_call USING btree (org_id, callback_id) WHERE (callback_id IS NOT NULL);
+CREATE INDEX idx_external_call_callback_key ON public.external_call USING btree (org_id, callback_id, key) WHERE (callback_id IS NOT NULL);
 
 CREATE INDEX idx_external_call_due ON public.external_call USING btree (settle_at) WHERE (settle_at IS NOT NULL);
 
@@ -8599,6 +8632,51 @@ GRANT UPDATE(vouched_by) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(account_proven_at) ON TABLE public.channel_mapping TO cortex_app;
 
+GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(data) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(next_attempt_at) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(next_attempt_at) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_until) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(taken_until),UPDATE(taken_until) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(shown) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.job TO cortex_app;
@@ -9150,51 +9228,6 @@ GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
 GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
 
 GRANT SELECT ON TABLE public.model_usage TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(data) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(next_attempt_at) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(next_attempt_at) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(taken_until) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(taken_until),UPDATE(taken_until) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
-GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(shown) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.notifier TO cortex_app;
 
