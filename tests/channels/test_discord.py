@@ -443,6 +443,25 @@ class TestReplies:
         assert [message["content"] for message in discord.messages_to(ada)] == ["One, two."]
         assert discord.typing == [to.address]
 
+    async def test_deleted_parts_of_a_reply_are_sent_anew_in_their_thread(
+        self, discord: DiscordEmulator, channel: DiscordChannel
+    ) -> None:
+        ada = discord.user("ada")
+        to = at(discord, discord.direct_channel(ada))
+        thread = "1573101140252295174"
+
+        def reply(word: str) -> ChatReply:
+            return ChatReply(agent="support", text=f"A {word} of words. " * 190, thread=thread)
+
+        first = await send_whole(channel, outgoing(to, reply("sentence")))
+        for message in discord.messages_to(ada):
+            discord.delete(message)
+        more = {"earlier": first.message_ref, "shown": first.shown, "version": 2}
+        await send_whole(channel, outgoing(to, reply("line"), **more))
+        parts = discord.messages_to(ada)
+        assert ["line" in part["content"] for part in parts] == [True, True]
+        assert [part.get("message_reference", {}).get("message_id") for part in parts] == [thread, None]
+
 
 class TestSignatures:
     async def test_another_key_is_refused(self, discord: DiscordEmulator, door: Door) -> None:

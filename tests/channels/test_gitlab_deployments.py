@@ -433,3 +433,23 @@ async def test_listener_finds_deployments_whose_webhook_never_came(stage: Stage,
     assert ids == {str(lost.id), str(other.id)}
     assert "acme%2Fgone" in await admin.fetchval("select last_error from channel_listener")
     assert await admin.fetchval("select count(*) from channel_event where event_id like 'deployment:%'") == 2
+
+
+async def test_listener_withdraws_the_question_about_a_deployment_whose_start_no_webhook_told(
+    stage: Stage, admin: asyncpg.Connection
+) -> None:
+    held, approval = await stage.asked()
+    await admin.execute(
+        """update channel_connection set config = config || '{"mode": "polling", "projects": "acme/shop"}'"""
+    )
+    held.status = held.job_status = "running"
+    listener = ChannelListener(stage.world.db, stage.plane.door.channels, stage.plane.inbox.wake, pauses=(0.01,))
+    await listener.beat()
+    async with asyncio.timeout(20):
+        while not await admin.fetchval("select exists (select from channel_event where event_id like '%:over')"):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    await listener.leave()
+    await stage.go_on()
+    assert (await shown(stage.world, approval.id)).status is ApprovalStatus.CANCELLED
+    assert "Cancelled" in stage.emulator.writes[-1].body
+    assert held.reviews == 0

@@ -46,6 +46,9 @@ from tests.fixtures.clock import RunningClock
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.visitors import Visitor
 from tests.fixtures.workers import call
+from tests.tenancy.test_enrolments import added, enrolled
+from tests.tenancy.test_one_human import TWO, asked_for
+from tests.tenancy.test_one_human import decide as vote
 
 BEA = PEOPLE["bea"]
 
@@ -241,6 +244,18 @@ policies:
     async with world.db.transaction(world.org_id) as tx:
         behind = await tx.value("select voters_of($1, $2, 'github', 'infinity')", world.org_id, bea.member_id)
     assert list(behind) == [bea.member_id, world.admin.member_id]
+
+
+@pytest.mark.proves("D.465", "D.842")
+async def test_an_account_at_the_server_of_a_sponsor_proves_nothing_against_them(stage: Stage) -> None:
+    """They may have logged in there as anybody."""
+    world = stage.world
+    maria = await enrolled(stage.http, world, await added(world))
+    await stage.link(await Visitor.log_in(stage.http, world, maria), stage.account("maria", BEA))
+    asked = await asked_for(world, TWO)
+    for person in (world.admin, maria):
+        last = (await vote(stage.http, asked, person)).json()["approval"]
+        assert (last["status"], last["votes_for"]) == ("pending", 1)
 
 
 @pytest.mark.proves("D.842")

@@ -16,7 +16,7 @@ from cortex_plane.db.database import Database
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.notify.model.notifications import Outgoing, Sent
-from cortex_plane.tenancy.model.identities import Connection, ConnectionState, DeliveryStatus
+from cortex_plane.tenancy.model.identities import Connection, ConnectionChange, ConnectionState, DeliveryStatus
 from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import connections
 from cortex_plane.worker.notifier import NOTIFIER_LIFE, Notifier
@@ -140,6 +140,37 @@ async def test_limit_of_a_chat_holds_back_that_chat_alone_and_keeps_its_order(
     stage.vendor.busy_chats = set()
     await drain(one_by_one(strict, stage))
     assert [message["id"] for message in stage.vendor.messages if message["to"] == "p0"] == ids
+
+
+@pytest.mark.proves("D.826")
+async def test_held_messages_show_their_next_attempt_and_go_at_once_over_an_enabled_connection(
+    strict: World, admin: asyncpg.Connection, stage: VendorStage
+) -> None:
+    bot = await stage.connect_id(strict)
+    await people(strict, admin, bot, 2)
+    asked, clock = await started(strict, admin)
+    # Another notifier is sending it.
+    await admin.execute(
+        "update notification set taken_by = gen_random_uuid(), taken_until = plane_now() + interval '1 h', attempts = 1"
+        " where address = 'p1'"
+    )
+    stage.vendor.busy_chats = {"p0"}
+    await drain(one_by_one(strict, stage))
+    until = asked.requested_at + MINUTE + timedelta(seconds=90)
+    async with strict.db.transaction(strict.org_id) as tx:
+        page = (await notify_store.list_deliveries(tx, None, 10)).items
+        read = [await notify_store.get_delivery(tx, each.id) for each in page]
+    for each in (*await told(strict, asked), *page, *read):
+        assert each is not None
+        assert (each.next_attempt_at == until) == (each.address == "p0"), each
+    stage.vendor.busy_chats = set()
+    await clock.advance(MINUTE)
+    await drain(one_by_one(strict, stage))
+    assert stage.vendor.messages == []
+    change = ConnectionChange(enabled=True)
+    await connections.update_connection(strict.db, strict.admin.actor, bot, change, None, channels=stage.served)
+    await drain(one_by_one(strict, stage))
+    assert [message["to"] for message in stage.vendor.messages] == ["p0"], "nobody takes what another notifier sends"
 
 
 @pytest.mark.proves("D.826")

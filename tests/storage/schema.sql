@@ -429,18 +429,12 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   -- What a crash of the database forgets of it is looked at again.
   perform set_config('synchronous_commit', 'off', true);
-  at := plane_now();
-  if exists (
-    select from session_head h join notification n on n.org_id = p_org and n.id = h.stream_id
-    where h.org_id = p_org and h.session_id = p_session and n.data ? 'stream'
-      and stream_rests(n.status, n.last_error, n.sent_at, at, p_seconds)) then
-    return false;
-  end if;
   select h.chat_id, h.stream_id into head
   from session_head h where h.org_id = p_org and h.session_id = p_session for no key update skip locked;
   if not found then
     return false;
   end if;
+  at := plane_now();
   select c.id, c.connection_id, c.chat_id, c.thread, n.channel_type into chat
   from channel_chat c join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
   where c.org_id = p_org and c.id = head.chat_id;
@@ -477,8 +471,8 @@ begin
   if not found or not message.data ? 'stream' then
     return false;
   end if;
-  if message.data ->> 'chat' is distinct from chat.id::text then
-    -- Their person wrote elsewhere: the answer goes there. In another thread of the chat they still see it.
+  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
+    -- Their person wrote elsewhere: the answer goes there.
     perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
   elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
       and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
@@ -495,9 +489,7 @@ begin
       -- The answer broke off, and nobody writes it now.
       stream := (message.data -> 'stream') || '{"chunk": 0, "characters": 0}';
     end if;
-    if stream_rests(message.status, null, message.sent_at, at,
-        greatest(p_seconds, extract(epoch from at - message.created_at)::double precision / 8))
-      or message.data -> 'stream' ? 'stopped' or stream is null
+    if message.status <> 'delivered' or message.data -> 'stream' ? 'stopped' or stream is null
       or stream -> 'chunk' = message.data #> '{stream,chunk}'
       or (stream - 'chunk' - 'characters' = (message.data -> 'stream') - 'chunk' - 'characters'
         and least((stream -> 'characters')::integer, (message.data #> '{stream,characters}')::integer) >= p_most)
@@ -1119,7 +1111,7 @@ begin
       -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
+      union all select unnest(possible_senders(c, v, m.created_at)) from channel_connection c
         left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
         where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
@@ -1152,7 +1144,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
+    cross join lateral unnest(possible_senders(c, m, r.resolved_at)) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all
@@ -2409,7 +2401,7 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
-CREATE FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text, address text, connection_streams bigint, chat_streams bigint)
+CREATE FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2420,32 +2412,17 @@ CREATE FUNCTION public.find_reply_streams(p_channels text[], p_seconds double pr
     cross join lateral (
       select c.org_id, c.session_id from text_chunk c
       where (c.org_id, c.session_id) > (w.org_id, w.session_id) order by c.org_id, c.session_id limit 1) following),
-  begun as (
-    (select h.org_id, h.stream_id, h.session_id from session_head h
-      where h.stream_id is not null order by h.org_id, h.stream_id limit 1)
-    union all
-    select following.org_id, following.stream_id, following.session_id from begun b
-    cross join lateral (
-      select h.org_id, h.stream_id, h.session_id from session_head h
-      where h.stream_id is not null and (h.org_id, h.stream_id) > (b.org_id, b.stream_id)
-      order by h.org_id, h.stream_id limit 1) following),
   live as (
-    select w.org_id, w.session_id from written w union select b.org_id, b.session_id from begun b),
-  streams as (
-    select h.org_id, h.session_id, h.stream_id, n.id as connection_id, n.channel_type, c.chat_id as address, s.seconds,
-      count(*) over (partition by h.org_id, n.id) as connection_streams,
-      count(*) over (partition by h.org_id, n.id, c.chat_id) as chat_streams
-    from live l
-    join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
-    left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
-    left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
-    left join unnest(p_channels, p_seconds) s (channel_type, seconds) on s.channel_type = n.channel_type
-    where h.stream_id is not null or s.channel_type is not null and n.disabled_at is null)
-  select t.org_id, t.session_id, t.connection_id, t.channel_type, t.address, t.connection_streams, t.chat_streams
-  from streams t
-  left join notification m on m.org_id = t.org_id and m.id = t.stream_id
-  where not coalesce(stream_rests(m.status, m.last_error, m.sent_at, plane_now(), coalesce(t.seconds, 0)), false)
-  order by coalesce((t.org_id, t.session_id) <= (p_after_org, p_after_session), false), t.org_id, t.session_id
+    select w.org_id, w.session_id from written w
+    union
+    select h.org_id, h.session_id from session_head h where h.stream_id is not null)
+  select h.org_id, h.session_id, n.id, n.channel_type
+  from live l
+  join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
+  left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
+  left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+  where h.stream_id is not null or n.channel_type = any (p_channels) and n.disabled_at is null
+  order by h.stream_id is null, h.org_id, h.session_id
   limit p_limit
 $$;
 
@@ -2689,7 +2666,7 @@ CREATE TABLE public.channel_mapping (
 
 ALTER TABLE ONLY public.channel_mapping FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION public.hands_behind(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
+CREATE FUNCTION public.possible_senders(c public.channel_connection, m public.channel_mapping, p_at timestamp with time zone) RETURNS uuid[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((c).set_up_by || CASE WHEN ((((m).removed_at IS NULL) OR ((m).removed_at > p_at)) AND (((m).account_proven_at IS NULL) OR ((m).account_proven_at > p_at))) THEN COALESCE((m).vouched_by, '{}'::uuid[]) ELSE '{}'::uuid[] END);
 
@@ -2700,6 +2677,11 @@ CREATE FUNCTION public.vouched_channels() RETURNS text[]
 CREATE FUNCTION public.proof_time(m public.channel_mapping) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((m).channel_type = ANY (public.vouched_channels())) THEN (m).account_proven_at ELSE (m).proven_at END;
+
+CREATE FUNCTION public.has_neutral_proof(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN (EXISTS (SELECT FROM (public.channel_mapping m JOIN public.channel_connection c ON (((c.org_id = m.org_id) AND (c.id = m.connection_id)))) WHERE ((m.org_id = has_neutral_proof.p_org) AND (m.user_account_id = has_neutral_proof.p_member) AND (public.proof_time(m.*) <= has_neutral_proof.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > has_neutral_proof.p_at)) AND (cardinality(public.possible_senders(c.*, m.*, has_neutral_proof.p_at)) = 0))));
 
 CREATE FUNCTION public.has_proven_channel(p_org uuid, p_member uuid, p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE
@@ -2735,6 +2717,60 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.holding_claim() RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '00000000-0000-0000-0000-000000000000'::uuid;
+
+CREATE TABLE public.notification (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    kind text NOT NULL,
+    approval_id uuid,
+    connection_id uuid NOT NULL,
+    channel_type text NOT NULL,
+    mapping_id uuid,
+    user_account_id uuid,
+    address text NOT NULL,
+    lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
+    data jsonb DEFAULT '{}'::jsonb NOT NULL,
+    desired_version integer DEFAULT 1 NOT NULL,
+    rendered_version integer DEFAULT 0 NOT NULL,
+    status text DEFAULT 'pending'::text NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    next_attempt_at timestamp with time zone,
+    taken_until timestamp with time zone,
+    taken_by uuid,
+    last_error text,
+    message_ref text,
+    shown jsonb DEFAULT '{}'::jsonb NOT NULL,
+    said jsonb DEFAULT '{}'::jsonb NOT NULL,
+    tried_at timestamp with time zone,
+    sent_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    call_id uuid,
+    CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
+    CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
+    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
+    CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
+    CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
+    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),
+    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
+    CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
+    CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
+    CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
+    CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
+    CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
+    CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
+)
+WITH (fillfactor='85');
+
+ALTER TABLE ONLY public.notification FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.held_until(n public.notification) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((n).taken_by = public.holding_claim()) THEN (n).taken_until ELSE NULL::timestamp with time zone END;
+
 CREATE FUNCTION public.is_signed_channel(p_channel text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE((p_channel <> ALL (ARRAY['dashboard'::text, 'api'::text, 'email'::text])), false);
@@ -2749,7 +2785,7 @@ CREATE FUNCTION public.voters_of(p_org uuid, p_member uuid, p_channel text, p_at
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select hands_behind(c, m, p_at) as ids) h
+    cross join lateral (select possible_senders(c, m, p_at) as ids) h
     cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;
@@ -2969,6 +3005,24 @@ begin
     array_fill(declared.job_id, array[cardinality(p_actions)]));
 end
 $$;
+
+CREATE FUNCTION public.with_enrollers(p_org uuid, p_members uuid[], p_at timestamp with time zone) RETURNS uuid[]
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+  with recursive enroller (id) as (
+    select unnest(p_members)
+    union
+    select unnest(u.sponsors) from enroller e
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = e.id limit 1) u
+    where not has_neutral_proof(p_org, e.id, p_at))
+  select coalesce(array_agg(id), '{}') from enroller
+$$;
+
+CREATE FUNCTION public.is_independent(p_org uuid, p_member uuid, p_sponsor uuid, p_at timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'public', 'pg_temp'
+    RETURN (public.has_neutral_proof(p_org, p_member, p_at) OR (EXISTS (SELECT FROM (public.channel_mapping m JOIN public.channel_connection c ON (((c.org_id = m.org_id) AND (c.id = m.connection_id)))) WHERE ((m.org_id = is_independent.p_org) AND (m.user_account_id = is_independent.p_member) AND (public.proof_time(m.*) <= is_independent.p_at) AND ((m.verified_at IS NOT NULL) OR (m.removed_at > is_independent.p_at)) AND (NOT (public.with_enrollers(is_independent.p_org, public.possible_senders(c.*, m.*, is_independent.p_at), is_independent.p_at) && public.with_enrollers(is_independent.p_org, ARRAY[is_independent.p_sponsor], is_independent.p_at)))))));
 
 CREATE FUNCTION public.is_linked(s public.session, p_service uuid) RETURNS boolean
     LANGUAGE sql STABLE
@@ -3242,25 +3296,6 @@ begin
   select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call;
   perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
     array_fill(p_job, array[cardinality(p_actions)]));
-end
-$$;
-
-CREATE FUNCTION public.join_waiting(p_org uuid, p_job uuid, p_call uuid, p_key text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'public', 'pg_temp'
-    AS $$
-declare
-  the_job job%rowtype;
-begin
-  perform set_config('app.org_id', p_org::text, true);
-  the_job := lock_external(p_org, p_job, false);
-  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
-  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call
-  on conflict do nothing;
-  if found then
-    perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
-      array_fill(p_job, array[cardinality(p_actions)]));
-  end if;
 end
 $$;
 
@@ -4174,10 +4209,10 @@ begin
   select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
   if the_stream is not null then
     -- The head is not written: `advance_stream` lets go of a message that is over, and whoever ends a job may not lock the head yet.
-    -- In another thread of its chat a message stays where it is until its answer is whole.
     if exists (
-      select from notification n
-      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = p_chat::text) then
+      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
+      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = c.id::text
+        and n.data ->> 'thread' is not distinct from c.thread) then
       perform end_stream(p_org, the_stream, p_data, p_at);
       return;
     end if;
@@ -5508,10 +5543,12 @@ CREATE FUNCTION public.sponsors_of(p_org uuid, p_members uuid[], p_at timestamp 
     AS $$
   with recursive sponsor (id) as (
     select s.id from user_account u cross join unnest(u.sponsors) s (id)
-    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id, p_at)
+    where u.org_id = p_org and u.id = any (p_members) and not is_independent(p_org, u.id, s.id, p_at)
     union
-    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
-    where not has_proven_channel(p_org, u.id, p_at))
+    select s.id from sponsor t
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = t.id limit 1) u
+    cross join unnest(u.sponsors) s (id)
+    where not is_independent(p_org, t.id, s.id, p_at))
   select id from sponsor
 $$;
 
@@ -5599,12 +5636,6 @@ CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
     SET search_path TO 'public', 'pg_temp'
     AS $$
   update worker set stopped_at = plane_now(), expires_at = plane_now() where id = p_worker
-$$;
-
-CREATE FUNCTION public.stream_rests(p_status text, p_error text, p_sent_at timestamp with time zone, p_at timestamp with time zone, p_seconds double precision) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select p_error is null and (p_status <> 'delivered' or p_at < p_sent_at + make_interval(secs => p_seconds))
 $$;
 
 CREATE FUNCTION public.take_requests(p_org uuid, p_subjects uuid[], p_want integer, p_per_second double precision, p_burst double precision) RETURNS TABLE(granted integer, wait_seconds double precision)
@@ -6620,52 +6651,6 @@ UNION ALL
      JOIN public.job j ON (((j.org_id = s.org_id) AND (j.id = s.job_id))))
   WHERE (s.model IS NOT NULL);
 
-CREATE TABLE public.notification (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    seq bigint NOT NULL,
-    kind text NOT NULL,
-    approval_id uuid,
-    connection_id uuid NOT NULL,
-    channel_type text NOT NULL,
-    mapping_id uuid,
-    user_account_id uuid,
-    address text NOT NULL,
-    lane bigint GENERATED ALWAYS AS (hashtextextended((((connection_id)::text || ' '::text) || address), (2)::bigint)) STORED NOT NULL,
-    data jsonb DEFAULT '{}'::jsonb NOT NULL,
-    desired_version integer DEFAULT 1 NOT NULL,
-    rendered_version integer DEFAULT 0 NOT NULL,
-    status text DEFAULT 'pending'::text NOT NULL,
-    attempts integer DEFAULT 0 NOT NULL,
-    next_attempt_at timestamp with time zone,
-    taken_until timestamp with time zone,
-    taken_by uuid,
-    last_error text,
-    message_ref text,
-    shown jsonb DEFAULT '{}'::jsonb NOT NULL,
-    said jsonb DEFAULT '{}'::jsonb NOT NULL,
-    tried_at timestamp with time zone,
-    sent_at timestamp with time zone,
-    created_at timestamp with time zone NOT NULL,
-    call_id uuid,
-    CONSTRAINT chk_notification_address CHECK ((length(TRIM(BOTH FROM address)) > 0)),
-    CONSTRAINT chk_notification_attempts CHECK ((attempts >= 0)),
-    CONSTRAINT chk_notification_callback CHECK ((((kind <> 'callback'::text) OR (call_id IS NOT NULL)) AND ((call_id IS NULL) OR (kind = ANY (ARRAY['callback'::text, 'verdict'::text]))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text, 'verdict'::text])) OR ((user_account_id IS NULL) AND (mapping_id IS NULL))) AND ((kind <> ALL (ARRAY['callback'::text, 'notice'::text])) OR (channel_type = 'webhook'::text)) AND ((kind <> ALL (ARRAY['invitation'::text, 'alert'::text])) OR (user_account_id IS NOT NULL)))),
-    CONSTRAINT chk_notification_dead CHECK (((status <> 'dead'::text) OR (last_error IS NOT NULL))),
-    CONSTRAINT chk_notification_delivered CHECK (((status <> 'delivered'::text) OR (rendered_version = desired_version))),
-    CONSTRAINT chk_notification_kind CHECK ((kind = ANY (ARRAY['approval'::text, 'invitation'::text, 'callback'::text, 'notice'::text, 'alert'::text, 'reply'::text, 'verdict'::text]))),
-    CONSTRAINT chk_notification_mapping CHECK (((kind <> 'approval'::text) OR ((mapping_id IS NULL) = (user_account_id IS NULL)))),
-    CONSTRAINT chk_notification_sent CHECK (((sent_at IS NULL) OR (tried_at IS NOT NULL))),
-    CONSTRAINT chk_notification_status CHECK ((status = ANY (ARRAY['pending'::text, 'delivered'::text, 'dead'::text]))),
-    CONSTRAINT chk_notification_subject CHECK (((kind = ANY (ARRAY['approval'::text, 'callback'::text])) = (approval_id IS NOT NULL))),
-    CONSTRAINT chk_notification_taken CHECK (((taken_until IS NULL) = (taken_by IS NULL))),
-    CONSTRAINT chk_notification_versions CHECK (((0 <= rendered_version) AND (rendered_version <= desired_version))),
-    CONSTRAINT chk_notification_work CHECK (((status = 'pending'::text) = (next_attempt_at IS NOT NULL)))
-)
-WITH (fillfactor='85');
-
-ALTER TABLE ONLY public.notification FORCE ROW LEVEL SECURITY;
-
 ALTER TABLE public.notification ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME public.notification_seq_seq
     START WITH 1
@@ -7506,7 +7491,7 @@ CREATE INDEX idx_enrolment_code_account ON public.enrolment_code USING btree (or
 
 CREATE INDEX idx_enrolment_code_key ON public.enrolment_code USING btree (org_id, key_id) WHERE ((key_id IS NOT NULL) AND (used_at IS NULL));
 
-CREATE INDEX idx_external_call_callback ON public.external_call USING btree (org_id, callback_id) WHERE (callback_id IS NOT NULL);
+CREATE INDEX idx_external_call_callback_key ON public.external_call USING btree (org_id, callback_id, key) WHERE (callback_id IS NOT NULL);
 
 CREATE INDEX idx_external_call_due ON public.external_call USING btree (settle_at) WHERE (settle_at IS NOT NULL);
 
@@ -8570,8 +8555,8 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) TO cortex_app;
+REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
@@ -8646,6 +8631,51 @@ GRANT UPDATE(last_used_at) ON TABLE public.channel_mapping TO cortex_app;
 GRANT UPDATE(vouched_by) ON TABLE public.channel_mapping TO cortex_app;
 
 GRANT UPDATE(account_proven_at) ON TABLE public.channel_mapping TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(data) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(next_attempt_at) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(next_attempt_at) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_until) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(taken_until),UPDATE(taken_until) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
+GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
+
+GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(shown) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
+
+GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
@@ -9009,8 +9039,6 @@ GRANT SELECT(id) ON TABLE public.channel_chat TO cortex_scheduler;
 
 GRANT SELECT(connection_id) ON TABLE public.channel_chat TO cortex_scheduler;
 
-GRANT SELECT(chat_id) ON TABLE public.channel_chat TO cortex_scheduler;
-
 GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
 
 GRANT UPDATE(agent_id) ON TABLE public.channel_chat TO cortex_app;
@@ -9200,54 +9228,6 @@ GRANT UPDATE(set_by) ON TABLE public.model_key TO cortex_app;
 GRANT UPDATE(updated_at) ON TABLE public.model_key TO cortex_app;
 
 GRANT SELECT ON TABLE public.model_usage TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.notification TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(seq) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(connection_id) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(channel_type) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT SELECT(lane) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(data) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(status) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(next_attempt_at) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(next_attempt_at) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(taken_until) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(taken_until),UPDATE(taken_until) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
-GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(last_error) ON TABLE public.notification TO cortex_scheduler;
-
-GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(shown) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
-
-GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
-GRANT SELECT(sent_at) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.notifier TO cortex_app;
 

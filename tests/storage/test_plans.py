@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from cortex_plane.calls import store as calls_store
 from cortex_plane.db.database import every_query
 from cortex_plane.kernel.ids import new_id
 from tests.fixtures.people import World
@@ -259,3 +260,16 @@ async def test_a_page_of_a_list_reads_only_its_rows(
             assert used & indexes, f"{name}, {mode}:\n{plan}"
             pages = int(re.search(r"Buffers: shared hit=(\d+)", plan)[1])  # type: ignore[index]
             assert pages < MOST_PAGES.get(name, 1_000), f"{name}, {mode}:\n{plan}"
+
+
+@pytest.mark.fresh_database
+async def test_calls_about_a_deployment_are_found_by_its_key(world: World, admin: asyncpg.Connection) -> None:
+    """However many its connection has asked for: each webhook of a deployment looks for them."""
+    await admin.execute("set enable_seqscan = off; set role cortex_app")
+    await admin.execute("select set_config('app.org_id', $1, false)", str(world.org_id))
+    plan = await admin.fetch(f"explain {calls_store.queries.list_asking_sessions}", world.connection.id, "deployment:1")
+    found = re.search(
+        r"idx_external_call_callback_key.*?Index Cond: ([^\n]*)", "\n".join(row[0] for row in plan), re.DOTALL
+    )
+    assert found is not None, plan
+    assert all(f"({column} = " in found[1] for column in ("callback_id", "key")), found[1]

@@ -12,9 +12,9 @@ import pytest
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.access import Grantable, secret_digest
-from cortex_plane.tenancy.model.identities import LinkDraft, Mapping
+from cortex_plane.tenancy.model.identities import Connection, ConnectionDraft, LinkDraft, Mapping
 from cortex_plane.tenancy.model.orgs import MemberDraft, Role
-from cortex_plane.tenancy.verbs import frame, links, orgs
+from cortex_plane.tenancy.verbs import connections, frame, links, orgs
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import Person, World, with_key
 from tests.fixtures.servers import CREDENTIAL_KEY
@@ -43,10 +43,17 @@ async def enrolled(http: httpx.AsyncClient, world: World, member: str, by: Perso
 
 
 async def prove_channel(world: World, person: Person, sender: str = "4711") -> Mapping:
-    """They read a code here, and type it in a chat."""
+    """They read a code here, and type it in a chat of a connection that an admin set up who enrolled nobody."""
+    setter = await world.person(Role.ADMIN, name="Sam")
+    draft = ConnectionDraft(channel_type=world.connection.channel_type, name=f"chat {new_id()}")
+    connection = await connections.create_connection(world.db, setter.actor, draft)
+    return await type_code(world, person, connection, sender)
+
+
+async def type_code(world: World, person: Person, connection: Connection, sender: str = "4711") -> Mapping:
     code = await links.issue_link_code(world.db, person.actor)
     draft = LinkDraft(code=code.code, external_user_id=sender)
-    return await links.redeem_link_code(world.db, world.service.actor, world.connection.id, draft)
+    return await links.redeem_link_code(world.db, world.service.actor, connection.id, draft)
 
 
 @pytest.mark.proves("D.463")

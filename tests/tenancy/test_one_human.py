@@ -18,13 +18,15 @@ from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
 from cortex_plane.jobs.verbs import jobs
 from cortex_plane.policies.model.policies import CountedVote, Quorum, independent, is_reached
 from cortex_plane.proof.verbs import audit
+from cortex_plane.tenancy.model.identities import ConnectionDraft
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import connections
 from tests.fixtures.approvals import Shipping, pending, ship, shown, waiting
 from tests.fixtures.people import Person, World, apply_policies
 from tests.fixtures.visitors import Visitor
 from tests.fixtures.webhooks import System, decision
 from tests.fixtures.workers import make_agent, turn, until, working
-from tests.tenancy.test_enrolments import added, enrolled, prove_channel
+from tests.tenancy.test_enrolments import added, enrolled, prove_channel, type_code
 
 TWO = (
     "policies: [{name: two-of-us, target: ship, effect: requires_approval, template: dev_review, quorum: 2,"
@@ -84,6 +86,27 @@ async def test_whoever_has_proven_a_channel_votes_again(http: httpx.AsyncClient,
     assert (await decide(http, asked, maria)).json()["result"] == "DUPLICATE"
     assert (await decide(http, asked, pat)).json()["approval"]["status"] == "approved"
     assert (await audit.verify(strict.db, strict.admin.actor)).whole
+
+
+@pytest.mark.proves("D.465")
+async def test_a_channel_proves_nothing_against_whoever_could_have_set_it_up(
+    http: httpx.AsyncClient, strict: World
+) -> None:
+    """Whoever knows the secret of a connection can let anybody type a code there."""
+    maria = await enrolled(http, strict, await added(strict))
+    puppet = await enrolled(http, strict, await added(strict, "Pip", Role.ADMIN))
+    asked = await asked_for(strict, TWO)
+    await decide(http, asked, strict.admin)
+    by_puppet = ConnectionDraft(channel_type=strict.connection.channel_type, name="Pip's")
+    for number, connection in enumerate(
+        (strict.connection, await connections.create_connection(strict.db, puppet.actor, by_puppet))
+    ):
+        await type_code(strict, maria, connection, str(number))
+        last = (await decide(http, asked, maria)).json()["approval"]
+        assert (last["status"], last["votes_for"]) == ("pending", 1), connection.name
+    await prove_channel(strict, puppet)
+    last = (await decide(http, asked, maria)).json()["approval"]
+    assert last["status"] == "pending", "Pip's server vouched for her while nothing showed that Pip is no second Ada"
 
 
 @pytest.mark.proves("D.465")

@@ -64,7 +64,7 @@ delete from channel_prompt where connection_id = $1 and chat_id = $2 and message
 -- name: deliveries_of_approval
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
-  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until, held_until(n)) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -98,7 +98,7 @@ where n.id = $1 and n.connection_id = $2 and n.kind = 'approval'
 -- name: get_delivery
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
-  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until, held_until(n)) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id
@@ -149,19 +149,19 @@ returning n.id
 
 
 -- name: hasten_delivery
--- What somebody has taken or changes at this moment finds its own time.
+-- What somebody sends or changes at this moment finds its own time. What only holds its lane lets it go.
 with waiting as (
   select n.id from notification n
-  where n.org_id = $1 and n.connection_id = $2 and n.status = 'pending' and n.taken_by is null
+  where n.org_id = $1 and n.connection_id = $2 and n.status = 'pending' and (n.taken_by is null or n.taken_by = holding_claim())
   order by n.id
   for no key update skip locked)
-update notification n set next_attempt_at = least(n.next_attempt_at, plane_now()), attempts = 0
+update notification n set next_attempt_at = least(n.next_attempt_at, plane_now()), attempts = 0, taken_by = null, taken_until = null
 from waiting w where n.org_id = $1 and n.id = w.id
 
 
 -- name: hold_lane
 -- Its chat takes nothing for a while: what is taken keeps everybody from its lane, and is first when the time has passed.
-update notification n set attempts = $3, last_error = $4, taken_until = plane_now() + $5::interval
+update notification n set attempts = $3, last_error = $4, taken_by = holding_claim(), taken_until = plane_now() + $5::interval
 where n.id = $1 and n.taken_by = $2
 returning n.id
 
@@ -193,7 +193,7 @@ order by created_at desc limit 1
 -- name: list_deliveries
 select n.id, n.kind, n.approval_id, n.call_id, n.channel_type, n.connection_id, c.name as connection, n.user_account_id as member_id,
   coalesce(u.display_name, n.data ->> 'agent', n.data ->> 'steward', n.data ->> 'place') as member, n.address, n.status, n.attempts, n.desired_version, n.rendered_version,
-  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until) end as next_attempt_at,
+  case when n.status = 'pending' then greatest(n.next_attempt_at, c.paused_until, held_until(n)) end as next_attempt_at,
   n.last_error, n.message_ref, n.sent_at, n.created_at
 from notification n
 join channel_connection c on c.org_id = n.org_id and c.id = n.connection_id

@@ -343,7 +343,7 @@ select o.connection_id, count(*) filter (where o.status = 'pending') as waiting,
   (array_agg(o.last_error order by o.created_at desc) filter (where o.last_error is not null))[1] as last_error
 from (
   (select n.connection_id, n.status, n.last_error, n.created_at,
-     n.attempts > 0 and n.taken_until is not null and n.taken_until < (select plane_now()) as is_uncertain
+     n.attempts > 0 and n.taken_by <> holding_claim() and n.taken_until < (select plane_now()) as is_uncertain
    from notification n where n.org_id = $1 and n.status = 'pending' order by n.created_at desc, n.id desc limit 10000)
   union all
   (select n.connection_id, n.status, n.last_error, n.created_at, false

@@ -253,15 +253,15 @@ class DiscordChannel:
 
     async def _send_reply(self, outgoing: Outgoing, reply: ChatReply) -> Sent:
         channel = outgoing.target.address.removeprefix(_SHARED)
-
-        part = len(sent_parts(outgoing))
+        refs = [ref for ref, _ in sent_parts(outgoing)]
 
         async def send_part(text: str, ref: str | None) -> str:
+            part = len(refs) if ref is None else refs.index(ref)
             message = cards.text_message(text)
             place = messages.under(reply.thread) if reply.thread and part == 0 else {}
             if ref is not None:
                 is_there = await self._edit(outgoing.target, ref, message)
-                return ref if is_there else await self._post(outgoing, channel, message | place, "again")
+                return ref if is_there else await self._post(outgoing, channel, message | place, f"again.{part}")
             # The same for all versions: a part that was sent by somebody who died is found, whatever it said then.
             vendor_message = await self._post_once(outgoing, channel, message | place, f"{outgoing.id}.part.{part}")
             ref = f"{channel}:{vendor_message['id']}"

@@ -220,19 +220,23 @@ class GitLabChannel:
         return await accounts.read_account(self._client, target, request, code)
 
     async def listen(self, target: Target, cursor: str | None, deliver: channels.Deliver) -> None:
-        """Look for deployments that wait: older servers send no webhook for them, and GitLab does not send a lost one again."""
-        projects = _projects(target.config)
+        """Look for deployments that wait, and for those that do not any more: older servers send no webhook for them, and GitLab does not
+        send a lost one again."""
+        over_ids: dict[str, set[str]] = {}
         while True:
             problem: Undeliverable | None = None
-            for project in projects:
+            for project in _projects(target.config):
                 try:
-                    held = await self._deployments.list_held(target, project)
+                    waits = await self._deployments.list_held(target, project)
+                    over = await self._deployments.list_ended(target, project)
                 except Undeliverable as error:
                     if error.gone:
                         raise
                     problem = error  # the others go on
                 else:
-                    await deliver(held, cursor)
+                    before = over_ids.get(project, set())
+                    await deliver([*waits, *(item for item in over if item.event_id not in before)], cursor)
+                    over_ids[project] = {item.event_id for item in over}
             await asyncio.sleep(self._poll_seconds)
             if problem is not None:
                 raise problem

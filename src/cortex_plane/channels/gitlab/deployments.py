@@ -23,8 +23,8 @@ from cortex_plane.notify.model.notifications import DeploymentVerdict, Target, U
 MAX_COMMENT = 255
 OLDEST_DEPLOYMENT = timedelta(days=30)
 """GitLab holds a deployment for ever. So long an event is known; what is older is not looked for, so that nobody is asked twice."""
-MOST_HELD = 100
-"""Deployments of one project that are found at once, the newest first."""
+MOST_LISTED = 100
+"""Deployments of one project that are listed at once, the newest first."""
 _ADDRESS = re.compile(rf"({webhook_events.PROJECT})/-/deployments/([1-9][0-9]{{0,19}})")
 _WAITING = frozenset({"created", "blocked"})
 _STARTED = frozenset({"running", "success"})
@@ -91,14 +91,22 @@ class GitLabDeployments:
 
     async def list_held(self, target: Target, project: str) -> list[channels.InboundItem]:
         """Deployments of a project that are blocked, for whatever reason."""
-        query = f"status=blocked&order_by=id&sort=desc&per_page={MOST_HELD}"
-        found = await self._read(target, f"{_project_path(project)}/deployments?{query}")
-        since = datetime.now(UTC) - OLDEST_DEPLOYMENT
+        rows = await self._list(target, project, "status=blocked&order_by=id")
+        return [_item(project, deployment) for deployment in rows]
+
+    async def list_ended(self, target: Target, project: str) -> list[channels.InboundItem]:
+        """Those of the deployments that changed last that GitLab does not hold: perhaps somebody is still asked about one."""
+        rows = await self._list(target, project, "order_by=updated_at")
         return [
-            webhook_events.held_item(project, deployment["id"], deployment["environment"]["name"])
-            for deployment in found
-            if datetime.fromisoformat(deployment["created_at"]) > since
+            webhook_events.ended_item(_item(project, deployment), deployment["status"])
+            for deployment in rows
+            if deployment["status"] in webhook_events.OVER
         ]
+
+    async def _list(self, target: Target, project: str, query: str) -> list[Mapping[str, Any]]:
+        path = f"{_project_path(project)}/deployments?{query}&sort=desc&per_page={MOST_LISTED}"
+        since = datetime.now(UTC) - OLDEST_DEPLOYMENT
+        return [each for each in await self._read(target, path) if datetime.fromisoformat(each["created_at"]) > since]
 
     async def _review(self, target: Target, path: str, state: str, comment: str) -> None:
         body = {"status": state, "comment": comment}
@@ -131,6 +139,10 @@ def deployment_address(arguments: Mapping[str, Any]) -> str:
 
 def _project_path(project: str) -> str:
     return f"/projects/{quote(project, safe='')}"
+
+
+def _item(project: str, deployment: Mapping[str, Any]) -> channels.InboundItem:
+    return webhook_events.held_item(project, deployment["id"], deployment["environment"]["name"])
 
 
 def _pending(deployment: Mapping[str, Any]) -> int:

@@ -80,7 +80,7 @@ def _deployment_items(payload: Mapping[str, Any]) -> tuple[channels.InboundItem,
     if status == "blocked":
         return (held,)
     if status in OVER:
-        return (channels.InboundItem(event_id=f"{held.event_id}:over", payload={**held.payload, "ended": status}),)
+        return (ended_item(held, status),)
     return ()
 
 
@@ -92,6 +92,11 @@ def held_item(project: str, deployment_id: int, environment: str) -> channels.In
     id = f"deployment:{int(deployment_id)}"
     place = {"project": project, "deployment_id": str(int(deployment_id)), "environment": str(environment)}
     return channels.InboundItem(event_id=id, payload={"deployment": id, **place})
+
+
+def ended_item(held: channels.InboundItem, status: str) -> channels.InboundItem:
+    """That GitLab does not hold it any more, and what it calls it now."""
+    return channels.InboundItem(event_id=f"{held.event_id}:over", payload={**held.payload, "ended": status})
 
 
 def _read_deployment(payload: Mapping[str, Any]) -> channels.HeldDeployment | channels.EndedDeployment:

@@ -6,6 +6,8 @@
 drop function if exists has_proven_channel(uuid, uuid);
 drop function if exists sponsors_of(uuid, uuid[]);
 drop function if exists voters_of(uuid, uuid, text);
+-- Another name.
+drop function if exists hands_behind(channel_connection, channel_mapping, timestamptz);
 
 -- Whether what comes over a channel is signed with a secret of its connection.
 create or replace function is_signed_channel(p_channel text) returns boolean
@@ -24,12 +26,12 @@ create or replace function proof_time(m channel_mapping) returns timestamptz
 
 -- Everybody who could act over a mapping besides its member: they know a secret of its connection, or said whose the mapping is while
 -- its member had not proven it. What was done is asked about with the time at which it was done; `infinity` asks about now.
-create or replace function hands_behind(c channel_connection, m channel_mapping, p_at timestamptz) returns uuid[]
+create or replace function possible_senders(c channel_connection, m channel_mapping, p_at timestamptz) returns uuid[]
   language sql immutable parallel safe
   return c.set_up_by || case when (m.removed_at is null or m.removed_at > p_at) and (m.account_proven_at is null or m.account_proven_at > p_at)
     then coalesce(m.vouched_by, '{}') else '{}' end;
 
--- Whether somebody had shown by then that a channel is theirs: they opened the link in a mail, typed their code in a chat, or logged in
+-- Whether somebody had shown by then that a channel is theirs, whoever holds its secrets: they opened the link in a mail, typed their code in a chat, or logged in
 -- with their account. The first contact of a guest is nobody's proof. Whoever acted in their name before the proof stays who they were.
 create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at timestamptz) returns boolean
   language sql stable set search_path = public, pg_temp
@@ -38,16 +40,48 @@ create or replace function has_proven_channel(p_org uuid, p_member uuid, p_at ti
     where m.org_id = p_org and m.user_account_id = p_member and proof_time(m) <= p_at
       and (m.verified_at is not null or m.removed_at > p_at));
 
--- Who could be the same human as one of these members: whoever enrolled or promoted them while they have proven no channel of
--- their own, and whoever did so for those.
+-- The same over a channel of which nobody in the org holds a secret, such as its mail: a proof against everybody.
+create or replace function has_neutral_proof(p_org uuid, p_member uuid, p_at timestamptz) returns boolean
+  language sql stable set search_path = public, pg_temp
+  return exists (
+    select from channel_mapping m join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id
+    where m.org_id = p_org and m.user_account_id = p_member and proof_time(m) <= p_at
+      and (m.verified_at is not null or m.removed_at > p_at) and cardinality(possible_senders(c, m, p_at)) = 0);
+
+-- These members, whoever enrolled or promoted them, and whoever did so for those, up to those who have a neutral proof.
+create or replace function with_enrollers(p_org uuid, p_members uuid[], p_at timestamptz) returns uuid[]
+  language sql stable set search_path = public, pg_temp as $$
+  with recursive enroller (id) as (
+    select unnest(p_members)
+    union
+    select unnest(u.sponsors) from enroller e
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = e.id limit 1) u
+    where not has_neutral_proof(p_org, e.id, p_at))
+  select coalesce(array_agg(id), '{}') from enroller
+$$;
+
+-- Whether a member had shown by then to be somebody else than one sponsor. Whoever could act over a mapping could have made its
+-- proof, too, so it counts only where none of them could be that sponsor.
+create or replace function is_independent(p_org uuid, p_member uuid, p_sponsor uuid, p_at timestamptz) returns boolean
+  language sql stable set search_path = public, pg_temp
+  return has_neutral_proof(p_org, p_member, p_at) or exists (
+    select from channel_mapping m join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id
+    where m.org_id = p_org and m.user_account_id = p_member and proof_time(m) <= p_at
+      and (m.verified_at is not null or m.removed_at > p_at)
+      and not with_enrollers(p_org, possible_senders(c, m, p_at), p_at) && with_enrollers(p_org, array[p_sponsor], p_at));
+
+-- Who could be the same human as one of these members: whoever enrolled or promoted them and to whom they are not independent, and
+-- whoever did so for those.
 create or replace function sponsors_of(p_org uuid, p_members uuid[], p_at timestamptz) returns setof uuid
   language sql stable set search_path = public, pg_temp rows 3 as $$
   with recursive sponsor (id) as (
     select s.id from user_account u cross join unnest(u.sponsors) s (id)
-    where u.org_id = p_org and u.id = any (p_members) and not has_proven_channel(p_org, u.id, p_at)
+    where u.org_id = p_org and u.id = any (p_members) and not is_independent(p_org, u.id, s.id, p_at)
     union
-    select s.id from sponsor t join user_account u on u.org_id = p_org and u.id = t.id cross join unnest(u.sponsors) s (id)
-    where not has_proven_channel(p_org, u.id, p_at))
+    select s.id from sponsor t
+    cross join lateral (select u.sponsors from user_account u where u.org_id = p_org and u.id = t.id limit 1) u
+    cross join unnest(u.sponsors) s (id)
+    where not is_independent(p_org, t.id, s.id, p_at))
   select id from sponsor
 $$;
 
@@ -62,7 +96,7 @@ create or replace function voters_of(p_org uuid, p_member uuid, p_channel text, 
     select a.id
     from channel_mapping m
     join channel_connection c on c.org_id = m.org_id and c.id = m.connection_id and c.channel_type = p_channel
-    cross join lateral (select hands_behind(c, m, p_at) as ids) h
+    cross join lateral (select possible_senders(c, m, p_at) as ids) h
     cross join lateral (select unnest(h.ids) union all select sponsors_of(p_org, h.ids, p_at)) a (id)
     where is_signed_channel(p_channel) and m.org_id = p_org and m.user_account_id = p_member) o
 $$;

@@ -41,7 +41,7 @@ begin
       -- A message of a channel was brought by no key: whoever set its connection up, or vouched for its sender, could have made it.
       union all select m.key_id where not exists (
         select from channel_connection c where c.org_id = p_org and c.id = m.key_id)
-      union all select unnest(hands_behind(c, v, m.created_at)) from channel_connection c
+      union all select unnest(possible_senders(c, v, m.created_at)) from channel_connection c
         left join channel_mapping v on v.org_id = p_org and v.id = m.channel_mapping_id
         where c.org_id = p_org and c.id = m.key_id) i (identity)
     where j.org_id = p_org and j.id = p_job and j.kind <> 'external' and i.identity is not null)
@@ -74,7 +74,7 @@ begin
     from approval_invocation i join approval_request r on r.org_id = p_org and r.id = i.approval_id
     join channel_mapping m on m.org_id = p_org and m.user_account_id = r.resolved_by
     join channel_connection c on c.org_id = p_org and c.id = m.connection_id and c.channel_type = r.resolved_via
-    cross join lateral unnest(hands_behind(c, m, r.resolved_at)) a (identity)
+    cross join lateral unnest(possible_senders(c, m, r.resolved_at)) a (identity)
     where i.org_id = p_org and i.job_id = p_job and r.kind = 'call' and is_signed_channel(r.resolved_via)
       and (r.status = 'responded' or (r.status = 'denied' and r.on_deny = 'continue' and r.resolution_reason is not null))
     union all

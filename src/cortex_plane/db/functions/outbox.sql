@@ -185,6 +185,16 @@ $$;
 create or replace trigger approval_voted after insert on approval_vote
   for each row when (new.answer is not null) execute function approval_voted();
 
+-- The claim of messages that nobody sends: they only keep everybody from their lane until `taken_until`. No notifier has it.
+create or replace function holding_claim() returns uuid
+  language sql immutable parallel safe
+  return '00000000-0000-0000-0000-000000000000'::uuid;
+
+-- Until when a message keeps everybody from its lane; null for one that nobody has, or that somebody sends.
+create or replace function held_until(n notification) returns timestamptz
+  language sql immutable parallel safe
+  return case when n.taken_by = holding_claim() then n.taken_until end;
+
 -- Takes up to p_lanes lanes for a notifier, each with up to p_per_lane messages in the order in which they are due. Orgs take
 -- turns (the caller names the one that was served last, and those that have their share already), and give up to p_per_org
 -- lanes in a turn; within an org it begins anywhere, so that nobody is always last. Two notifiers never have one lane: whoever

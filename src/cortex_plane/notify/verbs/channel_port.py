@@ -70,7 +70,7 @@ class InteractiveChannel(ChannelPort, Protocol):
         ...
 
 
-# What a channel does besides whose people show which account is theirs by logging in: `AccountChannel` of `tenancy/verbs/served_channels.py`.
+# Channels whose people link accounts by OAuth also implement `AccountChannel` of `tenancy/verbs/served_channels.py`.
 
 
 @runtime_checkable
