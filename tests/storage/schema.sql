@@ -429,12 +429,18 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   -- What a crash of the database forgets of it is looked at again.
   perform set_config('synchronous_commit', 'off', true);
+  at := plane_now();
+  if exists (
+    select from session_head h join notification n on n.org_id = p_org and n.id = h.stream_id
+    where h.org_id = p_org and h.session_id = p_session and n.data ? 'stream'
+      and stream_rests(n.status, n.last_error, n.sent_at, at, p_seconds)) then
+    return false;
+  end if;
   select h.chat_id, h.stream_id into head
   from session_head h where h.org_id = p_org and h.session_id = p_session for no key update skip locked;
   if not found then
     return false;
   end if;
-  at := plane_now();
   select c.id, c.connection_id, c.chat_id, c.thread, n.channel_type into chat
   from channel_chat c join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
   where c.org_id = p_org and c.id = head.chat_id;
@@ -471,8 +477,8 @@ begin
   if not found or not message.data ? 'stream' then
     return false;
   end if;
-  if message.data ->> 'chat' is distinct from chat.id::text or message.data ->> 'thread' is distinct from chat.thread then
-    -- Their person wrote elsewhere: the answer goes there.
+  if message.data ->> 'chat' is distinct from chat.id::text then
+    -- Their person wrote elsewhere: the answer goes there. In another thread of the chat they still see it.
     perform end_stream(p_org, message.id, '{"ended": "moved"}', at);
   elsif exists (select from job j where j.org_id = p_org and j.id = (message.data #>> '{stream,job}')::uuid
       and j.status in ('COMPLETED', 'FAILED', 'CANCELLED')) then
@@ -489,7 +495,9 @@ begin
       -- The answer broke off, and nobody writes it now.
       stream := (message.data -> 'stream') || '{"chunk": 0, "characters": 0}';
     end if;
-    if message.status <> 'delivered' or message.data -> 'stream' ? 'stopped' or stream is null
+    if stream_rests(message.status, null, message.sent_at, at,
+        greatest(p_seconds, extract(epoch from at - message.created_at)::double precision / 8))
+      or message.data -> 'stream' ? 'stopped' or stream is null
       or stream -> 'chunk' = message.data #> '{stream,chunk}'
       or (stream - 'chunk' - 'characters' = (message.data -> 'stream') - 'chunk' - 'characters'
         and least((stream -> 'characters')::integer, (message.data #> '{stream,characters}')::integer) >= p_most)
@@ -2401,7 +2409,7 @@ CREATE FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) RETURNS TAB
   where j.worker_id = p_worker and j.holds <> '{}' and (j.pause ->> 'hold_by')::timestamptz <= (select plane_now()) + p_ahead
 $$;
 
-CREATE FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text)
+CREATE FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) RETURNS TABLE(org_id uuid, session_id uuid, connection_id uuid, channel_type text, address text, connection_streams bigint, chat_streams bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -2412,17 +2420,32 @@ CREATE FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) RE
     cross join lateral (
       select c.org_id, c.session_id from text_chunk c
       where (c.org_id, c.session_id) > (w.org_id, w.session_id) order by c.org_id, c.session_id limit 1) following),
+  begun as (
+    (select h.org_id, h.stream_id, h.session_id from session_head h
+      where h.stream_id is not null order by h.org_id, h.stream_id limit 1)
+    union all
+    select following.org_id, following.stream_id, following.session_id from begun b
+    cross join lateral (
+      select h.org_id, h.stream_id, h.session_id from session_head h
+      where h.stream_id is not null and (h.org_id, h.stream_id) > (b.org_id, b.stream_id)
+      order by h.org_id, h.stream_id limit 1) following),
   live as (
-    select w.org_id, w.session_id from written w
-    union
-    select h.org_id, h.session_id from session_head h where h.stream_id is not null)
-  select h.org_id, h.session_id, n.id, n.channel_type
-  from live l
-  join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
-  left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
-  left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
-  where h.stream_id is not null or n.channel_type = any (p_channels) and n.disabled_at is null
-  order by h.stream_id is null, h.org_id, h.session_id
+    select w.org_id, w.session_id from written w union select b.org_id, b.session_id from begun b),
+  streams as (
+    select h.org_id, h.session_id, h.stream_id, n.id as connection_id, n.channel_type, c.chat_id as address, s.seconds,
+      count(*) over (partition by h.org_id, n.id) as connection_streams,
+      count(*) over (partition by h.org_id, n.id, c.chat_id) as chat_streams
+    from live l
+    join session_head h on h.org_id = l.org_id and h.session_id = l.session_id
+    left join channel_chat c on c.org_id = h.org_id and c.id = h.chat_id
+    left join channel_connection n on n.org_id = c.org_id and n.id = c.connection_id
+    left join unnest(p_channels, p_seconds) s (channel_type, seconds) on s.channel_type = n.channel_type
+    where h.stream_id is not null or s.channel_type is not null and n.disabled_at is null)
+  select t.org_id, t.session_id, t.connection_id, t.channel_type, t.address, t.connection_streams, t.chat_streams
+  from streams t
+  left join notification m on m.org_id = t.org_id and m.id = t.stream_id
+  where not coalesce(stream_rests(m.status, m.last_error, m.sent_at, plane_now(), coalesce(t.seconds, 0)), false)
+  order by coalesce((t.org_id, t.session_id) <= (p_after_org, p_after_session), false), t.org_id, t.session_id
   limit p_limit
 $$;
 
@@ -3296,6 +3319,25 @@ begin
   select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call;
   perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
     array_fill(p_job, array[cardinality(p_actions)]));
+end
+$$;
+
+CREATE FUNCTION public.join_waiting(p_org uuid, p_job uuid, p_call uuid, p_key text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+declare
+  the_job job%rowtype;
+begin
+  perform set_config('app.org_id', p_org::text, true);
+  the_job := lock_external(p_org, p_job, false);
+  insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
+  select p_org, x.agent_id, x.opener, p_key, p_call, p_request_hash from external_call x where x.org_id = p_org and x.call_id = p_call
+  on conflict do nothing;
+  if found then
+    perform session_append(p_org, the_job.session_id, 0, '{}', '{}', '{}', p_actions, p_bodies,
+      array_fill(p_job, array[cardinality(p_actions)]));
+  end if;
 end
 $$;
 
@@ -4209,10 +4251,10 @@ begin
   select h.stream_id into the_stream from session_head h where h.org_id = p_org and h.session_id = p_session;
   if the_stream is not null then
     -- The head is not written: `advance_stream` lets go of a message that is over, and whoever ends a job may not lock the head yet.
+    -- In another thread of its chat a message stays where it is until its answer is whole.
     if exists (
-      select from notification n join channel_chat c on c.org_id = p_org and c.id = p_chat
-      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = c.id::text
-        and n.data ->> 'thread' is not distinct from c.thread) then
+      select from notification n
+      where n.org_id = p_org and n.id = the_stream and n.data ? 'stream' and n.data ->> 'chat' = p_chat::text) then
       perform end_stream(p_org, the_stream, p_data, p_at);
       return;
     end if;
@@ -5636,6 +5678,12 @@ CREATE FUNCTION public.stop_worker(p_worker uuid) RETURNS void
     SET search_path TO 'public', 'pg_temp'
     AS $$
   update worker set stopped_at = plane_now(), expires_at = plane_now() where id = p_worker
+$$;
+
+CREATE FUNCTION public.stream_rests(p_status text, p_error text, p_sent_at timestamp with time zone, p_at timestamp with time zone, p_seconds double precision) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select p_error is null and (p_status <> 'delivered' or p_at < p_sent_at + make_interval(secs => p_seconds))
 $$;
 
 CREATE FUNCTION public.take_requests(p_org uuid, p_subjects uuid[], p_want integer, p_per_second double precision, p_burst double precision) RETURNS TABLE(granted integer, wait_seconds double precision)
@@ -8555,8 +8603,8 @@ GRANT ALL ON FUNCTION public.find_orphans(p_limit integer) TO cortex_app;
 REVOKE ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_overdue(p_worker uuid, p_ahead interval) TO cortex_app;
 
-REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_limit integer) TO cortex_app;
+REVOKE ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.find_reply_streams(p_channels text[], p_seconds double precision[], p_after_org uuid, p_after_session uuid, p_limit integer) TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_trial_connections() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_trial_connections() TO cortex_app;
@@ -8653,6 +8701,7 @@ GRANT UPDATE(desired_version) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(rendered_version) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(status) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(status) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT UPDATE(attempts) ON TABLE public.notification TO cortex_app;
 
@@ -8666,6 +8715,7 @@ GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(taken_by) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT UPDATE(last_error) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(last_error) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT UPDATE(message_ref) ON TABLE public.notification TO cortex_app;
 
@@ -8676,6 +8726,7 @@ GRANT UPDATE(said) ON TABLE public.notification TO cortex_app;
 GRANT UPDATE(tried_at) ON TABLE public.notification TO cortex_app;
 
 GRANT UPDATE(sent_at) ON TABLE public.notification TO cortex_app;
+GRANT SELECT(sent_at) ON TABLE public.notification TO cortex_scheduler;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.user_account TO cortex_app;
 
@@ -9038,6 +9089,8 @@ GRANT SELECT(org_id) ON TABLE public.channel_chat TO cortex_scheduler;
 GRANT SELECT(id) ON TABLE public.channel_chat TO cortex_scheduler;
 
 GRANT SELECT(connection_id) ON TABLE public.channel_chat TO cortex_scheduler;
+
+GRANT SELECT(chat_id) ON TABLE public.channel_chat TO cortex_scheduler;
 
 GRANT UPDATE(thread) ON TABLE public.channel_chat TO cortex_app;
 
