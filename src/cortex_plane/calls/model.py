@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.gates.model.gates import MAX_REQUESTED, Limit
-from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.fields import DRAFT, UNDECLARED, JsonObject, JsonValue, Name, Note, Risk, highest_risk
@@ -150,7 +150,7 @@ class OutcomeDraft:
     result: JsonValue = None
     error: Annotated[str, StringConstraints(max_length=4000)] | None = None
     attempt: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
-    """Which attempt this is about; the last one where it is not said."""
+    """Which attempt this is about; the last one where it is not said. `parked` needs it."""
     probed: bool = False
     """The agent did not see it happen; it looked afterwards and found it."""
 
@@ -335,6 +335,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.USE, None
     if status in (CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED):
         return Next.STOP, call.error
+    if call.job_status in TERMINAL and status in IN_DOUBT:
+        return Next.STOP, f"Nobody knows whether it happened, and its session is over: its job is {call.job_status}."
     if call.job_status in TERMINAL:
         return Next.STOP, f"The session is over: its job is {call.job_status}."
     if status is CallStatus.AWAITING:
