@@ -297,7 +297,7 @@ async def test_a_key_that_joined_stands_for_its_call_whatever_else_is_sent(
 @pytest.mark.proves("D.932")
 async def test_a_resolution_does_not_go_on_with_a_call_of_another_one(http: httpx.AsyncClient, world: World) -> None:
     session = await opened(http, world.service)
-    goal = {"status": 201, "action": "refunds.create", "arguments": REFUND}
+    goal: dict[str, Any] = {"status": 201, "action": "refunds.create", "arguments": REFUND}
     path = f"/v1/sessions/{session}/resolve"
     resolutions = [(await post(http, world.service, path, **goal))["id"] for _ in range(2)]
 

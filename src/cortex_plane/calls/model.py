@@ -19,6 +19,7 @@ from cortex_plane.gates.model.gates import MAX_REQUESTED, Limit
 from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import DRAFT, UNDECLARED, JsonObject, JsonValue, Name, Note, Risk, highest_risk
 from cortex_plane.kernel.schemas import Unusable, check_strangers
 from cortex_plane.policies.model.policies import PolicyVerdict
@@ -58,12 +59,22 @@ MAX_KEY = 255
 CallKey = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=_PRINTABLE)]
 
 
+_HASHED = "sha256"
+
+
 def call_key(outside_id: str, tool_call_id: str) -> str:
     """The key of a call that a framework names within a thread, a conversation or a run: the same in every process and after every
-    pause. What cannot be a key stands there as its SHA-256."""
-    key = f"{outside_id}:{tool_call_id}"
-    is_plain = len(key) <= MAX_KEY and all("!" <= character <= "~" for character in key)
-    return key if is_plain else f"sha256:{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"
+    pause, and another one for any other pair. What cannot be a key stands there as its SHA-256."""
+    for name, value in (("session", outside_id), ("call", tool_call_id)):
+        if not isinstance(value, str) or not value:
+            raise InvalidInput(
+                f"The id of the {name} must be a text that is not empty.",
+                field="key",
+                hint="Give the id that the framework has: the same after every pause.",
+            )
+    key = f"{outside_id.replace('%', '%25').replace(':', '%3A')}:{tool_call_id}"
+    is_plain = len(key) <= MAX_KEY and outside_id != _HASHED and all("!" <= character <= "~" for character in key)
+    return key if is_plain else f"{_HASHED}:{hashlib.sha256(key.encode('utf-8', 'backslashreplace')).hexdigest()}"
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
