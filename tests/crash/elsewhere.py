@@ -68,7 +68,7 @@ def _world(url: str, wish: dict[str, Any] | None = None) -> dict[str, Any]:
 def agent(task: dict[str, Any]) -> dict[str, Any]:
     crash_points.arm(task["at"], task["log"])
     plane = Client(task["url"], task["secret"])
-    plane.__dict__["_lines"] = Watched(plane._address)
+    plane.__dict__["lines"] = Watched(plane._address)
     outside, kind = task["outside"], task["kind"]
 
     def probe(name: str) -> Happened | DidNotHappen:
