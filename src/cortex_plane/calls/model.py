@@ -99,8 +99,9 @@ class CallDraft:
     sender: Sender | None = None
     """A random name of this one try. Whoever repeats a request with it gets the same answer again."""
     runner: Sender | None = None
-    """A random name of the process that runs the tool. Where another process began the same call in this session and nobody knows what
-    became of it, the answer is that call, whatever the key: a model that is asked again gives its call a new id."""
+    """A random name of the process that runs the tool. Where another process began the same call in this session, or in an earlier one of
+    its outside id, and nobody knows what became of it, the answer is that call, whatever the key: a model that is asked again gives its
+    call a new id."""
     says: Note | None = None
     """What the agent says about it, for whoever decides."""
     callback: Name | None = None
@@ -152,7 +153,8 @@ class OutcomeStatus(StrEnum):
     UNKNOWN = "unknown"
     """It may have happened."""
     PARKED = "parked"
-    """It did not act: what it called itself waits, such as a subagent for a person. Under its key it may begin again."""
+    """It did nothing that may not be done again: what it called itself waits, such as a subagent for a person. Under its key it may begin
+    again, from its start."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
