@@ -470,16 +470,20 @@ REQUIREMENTS = [
     _R("D.930", "An external session is found or opened by an outside id: one for its agent and the identity that opened it, however many ask"
        " at once; one that ended is not found, and nobody gets the session of another."),
     _R("D.931", "A call elsewhere that is parked because what it called waits is no doubt: its key begins it again under the approval that it"
-       " had, as long as that lasts, and policies are asked each time."),
-    _R("D.932", "A call under a new key that another process began in this session, and of which nobody knows what became, is that call,"
-       " also after it is settled; equal calls of one process both run."),
+       " had, as long as that lasts and a bounded number of times, and policies are asked each time. Parking takes back no reported doubt, and"
+       " a guarded function parks only where it says so."),
+    _R("D.932", "A call under a new key that another process began in this session or an earlier one of its outside id, and of which nobody"
+       " knows what became, is that call, also after it is settled and for nobody else; of equal calls in two processes one begins; equal"
+       " calls of one process both run."),
     _R("D.933", "Names of foreign tools are mapped to names of the plane, the same every time; two that would share one in a declaration are"
-       " refused by both names."),
+       " refused by both names, and tools of MCP servers take no name outside their own namespace."),
     _R("D.934", "What models took elsewhere is reported once, counted by day, agent, job and model, and spends no budget of the plane's workers."),
-    _R("D.935", "Adapters ask by session and call id, async or sync: run, wait, stop, use or doubt; the answer holds after any restart."),
+    _R("D.935", "Adapters ask by session and call id, async or sync: run, wait, stop, use or doubt; the answer holds after any restart."
+       " A run reports whatever becomes of it, and stops where somebody ended its session."),
     _R("D.936", "Whatever goes wrong while an adapter asks, its tool does not run, and the framework gets the reason; a tool may choose otherwise"
-       " for a plane that does not answer, and the log says so each time."),
-    _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop."),
+       " for a plane that answers nothing about it, and the log says so each time."),
+    _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop,"
+       " with one thread that ends whenever it is closed."),
     _R("D.945", "Adapters of LangChain, LangGraph and Pydantic AI pause a call while a person decides, resume it in any process with nothing but"
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"

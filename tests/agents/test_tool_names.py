@@ -9,10 +9,10 @@ from cortex_plane.agents.model.tools import MAX_NAME, is_tool_name
 from cortex_plane.kernel.errors import InvalidInput
 
 NAMES = {
-    "Bash": "bash", "mcp__gw__refund": "gw.refund", "mcp__claude_ai_Linear__create-issue": "claude_ai_linear.create_issue",
+    "Bash": "bash", "mcp__gw__refund": "mcp.gw.refund", "mcp__claude_ai_Linear__create-issue": "mcp.claude_ai_linear.create_issue",
     "createRefund": "create_refund", "HTTPServer2Go": "http_server2_go", "refunds.create": "refunds.create",
     "send_mail": "send_mail", "github/createIssue": "github.create_issue", "a::b": "a.b", "2fa": "tool_2fa",
-    "mcp__gw__a__b": "gw.a_b", "mcp__gw": "mcp_gw", "mcp____x": "mcp_x", " weird  name! ": "weird_name",
+    "mcp__gw__a__b": "mcp.gw.a_b", "mcp__gw": "mcp_gw", "mcp____x": "mcp_x", " weird  name! ": "weird_name",
 }  # fmt: skip
 
 
@@ -21,7 +21,10 @@ def test_names_are_mapped_and_stay_what_they_are() -> None:
     assert {foreign: plane_name(foreign) for foreign in NAMES} == NAMES
     assert all(plane_name(name) == name for name in NAMES.values())
     prefixed = {name: plane_name(name, "claude") for name in ("Bash", "bash", "mcp__gw__refund", "refunds.create")}
-    assert list(prefixed.values()) == ["claude.bash", "claude.bash", "gw.refund", "refunds.create"]
+    assert list(prefixed.values()) == ["claude.bash", "claude.bash", "mcp.gw.refund", "refunds.create"]
+    # A server cannot be named so that its tools have the names of others.
+    servers = [plane_name(f"mcp__{server}__read", "claude") for server in ("claude", "mcp", "mcp__claude", "Claude.")]
+    assert all(name.startswith("mcp.") and name != plane_name("Read", "claude") for name in servers)
 
 
 @pytest.mark.proves("D.933")
@@ -47,5 +50,13 @@ def test_two_tools_of_one_declaration_do_not_share_a_name() -> None:
     ]
     with pytest.raises(InvalidInput):
         names.plane_name("users.read")
+    # What the program has wins over what was only seen in a call.
+    names = ToolNames(["create_issue"])
+    assert names.plane_name("create-refund") == "create_refund"
+    names.declare(["createRefund"])
+    assert names.plane_name("createRefund") == "create_refund"
+    for seen in ("create-refund", "createIssue"):
+        with pytest.raises(InvalidInput):
+            names.plane_name(seen)
     with pytest.raises(InvalidInput):
         ToolNames(names={"x": "Not a name"})

@@ -274,14 +274,15 @@ async def test_only_its_agent_says_what_became_of_it(world: World, status: Outco
     alice = await world.person(Role.MEMBER, name="Alice")
     stewart = await world.person(Role.STEWARD, Role.OPERATOR, name="Stewart")
     call = await asked(world, alice.actor, dispatch=True, sender="a")
+    draft = OutcomeDraft(status=status, attempt=1)
     with pytest.raises(Forbidden) as refused:
-        await outcomes.settle_call(world.db, stewart.actor, call.id, OutcomeDraft(status=status))
+        await outcomes.settle_call(world.db, stewart.actor, call.id, draft)
     assert refused.value.code == "not_its_agent"
     assert (await calls.get_call(world.db, alice.actor, call.id)).status is CallStatus.INTENDED
     # Whoever began it in the session of another was there.
     begun = await asked(world, stewart.actor, call.session_id, dispatch=True, sender="s")
-    await outcomes.settle_call(world.db, stewart.actor, begun.id, OutcomeDraft(status=status))
-    await outcomes.settle_call(world.db, alice.actor, call.id, OutcomeDraft(status=status))
+    await outcomes.settle_call(world.db, stewart.actor, begun.id, draft)
+    await outcomes.settle_call(world.db, alice.actor, call.id, draft)
 
 
 # Endings ----------------------------------------------------------------------------------------------------------

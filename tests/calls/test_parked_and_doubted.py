@@ -14,9 +14,10 @@ import pytest_asyncio
 from cortex_plane.approvals.model.approvals import Channel, EffectAnswer
 from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.verbs import deadlines
-from cortex_plane.jobs.model.effects import Verdict
+from cortex_plane.jobs.model.effects import PARKS_OF_A_GRANT, Verdict
 from cortex_plane.kernel.ids import new_id
-from tests.calls.test_http_calls import asked, decide, ended, looked, opened, post
+from tests.calls.test_http_calls import REFUND, asked, decide, ended, looked, opened, post
+from tests.calls.test_outside_sessions import opened as opened_thread
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.waits import lock_waiters
@@ -68,9 +69,6 @@ async def test_a_parked_call_goes_on_with_the_approval_that_it_had(
         assert (await deadlines.tick(strict.db, new_id(), "scheduler")).done == []
         assert await cards(http, strict, session) == []
     assert (await trail(http, strict, session)).count("call_parked") == 5
-    # It is not over: its session cannot be completed over it.
-    refused = await post(http, strict.service, f"/v1/sessions/{session}/complete", status=409)
-    assert refused["code"] == "calls_open"
     run = await asked(http, strict.service, session, key="outer", timeout_seconds=60, dispatch=True, sender="last")
     await ended(http, strict.service, run, "completed", result="done")
     assert (await looked(http, strict.service, call["id"]))["next"] == "use"
@@ -78,7 +76,7 @@ async def test_a_parked_call_goes_on_with_the_approval_that_it_had(
     other = await asked(http, strict.service, session, key="second", timeout_seconds=60)
     await decide(strict, other)
     run = await asked(http, strict.service, session, key="second", timeout_seconds=60, dispatch=True, sender="s")
-    await ended(http, strict.service, run, "parked")
+    await ended(http, strict.service, run, "parked", attempt=1)
     await clock.advance(timedelta(days=2))
     late = await asked(http, strict.service, session, key="second", timeout_seconds=60, dispatch=True, sender="t")
     assert (late["next"], late["status"]) == ("wait", "awaiting")
@@ -90,33 +88,87 @@ async def test_a_parked_call_is_judged_again_and_ends_with_its_session(http: htt
     session = await opened(http, world.service)
     calls = [await asked(http, world.service, session, key=key, dispatch=True, sender="s") for key in ("one", "two")]
     for call in calls:
-        await ended(http, world.service, call, "parked")
+        await ended(http, world.service, call, "parked", attempt=1)
     again = await asked(http, world.service, session, key="one", dispatch=True, sender="t")
     assert (again["next"], again["attempt"]) == ("run", 2)
     # The outcome of the attempt before says nothing about this one.
     late = await ended(http, world.service, calls[0], "parked", attempt=1, status=409)
     assert late["code"] == "attempt_over"
-    await ended(http, world.service, again, "parked")
+    await ended(http, world.service, again, "parked", attempt=2)
     await apply_policies(world.db, world.admin.actor, DENIED)
     denied = await asked(http, world.service, session, key="one", dispatch=True, sender="u")
     assert (denied["next"], denied["status"]) == ("stop", "rejected")
-    await post(http, world.service, f"/v1/sessions/{session}/fail", error="enough")
+    # What is parked did nothing, and ends with its session, however that ends.
+    await post(http, world.service, f"/v1/sessions/{session}/complete")
     assert (await looked(http, world.service, calls[1]["id"]))["status"] == "rejected"
 
 
 @pytest.mark.proves("D.931")
-async def test_parking_settles_a_doubt_and_needs_an_attempt(http: httpx.AsyncClient, world: World) -> None:
+async def test_a_call_that_is_parked_after_its_session_ended_is_over(http: httpx.AsyncClient, world: World) -> None:
     session = await opened(http, world.service)
     call = await asked(http, world.service, session, key="k", dispatch=True, sender="s")
-    await ended(http, world.service, call, "unknown")
-    assert len(await cards(http, world, session)) == 1
-    await ended(http, world.service, call, "parked")
-    assert await cards(http, world, session) == []
-    refused = await ended(http, world.service, call, "parked", result=1, status=422)
-    assert "parked" in refused["detail"]
+    await post(http, world.service, f"/v1/sessions/{session}/fail", error="enough")
+    for _ in range(2):
+        assert (await ended(http, world.service, call, "parked", attempt=1))["status"] == "failed"
+    shown = await looked(http, world.service, call["id"])
+    assert (shown["status"], shown["next"], shown["error"]) == (
+        "failed", "stop", "it was parked when its session was over",
+    )  # fmt: skip
+
+
+@pytest.mark.proves("D.931")
+async def test_parking_ends_a_doubt_that_came_of_silence_and_no_other(
+    http: httpx.AsyncClient, world: World, clock: Clock
+) -> None:
+    session = await opened(http, world.service)
+    silent, reported, both = [
+        await asked(http, world.service, session, key=key, dispatch=True, sender="s", timeout_seconds=60)
+        for key in ("silent", "reported", "both")
+    ]
+    await ended(http, world.service, reported, "unknown")
+    await clock.advance(timedelta(hours=1))
+    assert (await deadlines.tick(world.db, new_id(), "scheduler")).done == ["doubted", "doubted"]
+    # Silence, and then its agent says that it does not know either.
+    await ended(http, world.service, both, "unknown")
+    assert len(await cards(http, world, session)) == 3
+    await ended(http, world.service, silent, "parked", attempt=1)
+    for call in (reported, both):
+        refused = await ended(http, world.service, call, "parked", attempt=1, status=409)
+        assert refused["code"] == "call_in_doubt"
+        # The question stands, and nothing runs.
+        assert (await asked(http, world.service, session, key=call["key"], dispatch=True, timeout_seconds=60))[
+            "next"
+        ] == "wait"
+    assert len(await cards(http, world, session)) == 2
+    for attempt in ({}, {"result": 1, "attempt": 1}):
+        refused = await ended(http, world.service, silent, "parked", **attempt, status=422)
+        assert "parked" in refused["detail"]
     unbegun = await asked(http, world.service, session, key="l")
-    refused = await ended(http, world.service, unbegun, "parked", status=409)
+    refused = await ended(http, world.service, unbegun, "parked", attempt=1, status=409)
     assert refused["code"] == "call_not_begun"
+    # The first process reports late, while the second one runs it.
+    again = await asked(http, world.service, session, key="silent", dispatch=True, sender="t", timeout_seconds=60)
+    assert (again["next"], again["attempt"]) == ("run", 2)
+    late = await ended(http, world.service, silent, "parked", attempt=1, status=409)
+    assert late["code"] == "attempt_over"
+    assert (await looked(http, world.service, silent["id"]))["status"] == "intended"
+
+
+@pytest.mark.proves("D.931")
+async def test_one_approval_covers_a_bounded_number_of_parked_attempts(http: httpx.AsyncClient, strict: World) -> None:
+    session = await opened(http, strict.service)
+    call = await asked(http, strict.service, session, key="k")
+    for _ in range(2):
+        await decide(strict, call)
+        runs = 0
+        while (run := await asked(http, strict.service, session, key="k", dispatch=True, sender=f"s{runs}"))[
+            "next"
+        ] == "run":
+            await ended(http, strict.service, run, "parked", attempt=run["attempt"])
+            runs += 1
+        assert runs == PARKS_OF_A_GRANT + 1
+        assert (run["status"], [card["kind"] for card in await cards(http, strict, session)]) == ("awaiting", ["call"])
+        call = run
 
 
 # Doubted ---------------------------------------------------------------------------------------------------------
@@ -220,3 +272,121 @@ async def test_of_two_processes_that_ask_at_once_one_acts(
     assert (await post(http, world.service, f"/v1/calls/{allowed['id']}/intent", **intent))["next"] == "run"
     same = await asked(http, world.service, session, key="later", runner="p1", sender="z", arguments={"n": 1})
     assert same["id"] == allowed["id"]
+
+
+@pytest.mark.proves("D.932")
+async def test_a_key_that_joined_stands_for_its_call_whatever_else_is_sent(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    session = await opened(http, world.service)
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    again: dict[str, Any] = {"key": "id-2", "dispatch": True, "sender": "t"}
+    assert (await asked(http, world.service, session, **again, runner="p2"))["id"] == first["id"]
+    others: list[dict[str, Any]] = [{}, {"runner": "p2", "read_only": True}, {"runner": "p1"}]
+    for more in others:
+        call = await asked(http, world.service, session, **again, **more)
+        assert (call["id"], call["next"]) == (first["id"], "wait"), more
+    await ended(http, world.service, first, "completed", result={"secret": 1})
+    # Another identity gets no outcome of it, by either key.
+    for key in ("id-1", "id-2"):
+        refused = await asked(http, world.admin, session, key=key, runner="p3", sender="z", status=409)
+        assert refused["code"] == "call_key_reused"
+    assert (await asked(http, world.service, session, **again))["result"] == {"secret": 1}
+
+
+@pytest.mark.proves("D.932")
+async def test_a_resolution_does_not_go_on_with_a_call_of_another_one(http: httpx.AsyncClient, world: World) -> None:
+    session = await opened(http, world.service)
+    goal: dict[str, Any] = {"status": 201, "action": "refunds.create", "arguments": REFUND}
+    path = f"/v1/sessions/{session}/resolve"
+    resolutions = [(await post(http, world.service, path, **goal))["id"] for _ in range(2)]
+
+    async def execute(resolution: str, key: str, runner: str, status: int = 201) -> dict[str, Any]:
+        body: dict[str, Any] = {"tool": "refunds.create", "arguments": REFUND, "key": key, "runner": runner}
+        return await post(http, world.service, f"/v1/resolutions/{resolution}/execute", status=status, **body)
+
+    first = await execute(resolutions[0], "id-1", "p1")
+    assert first["next"] == "run"
+    assert (await execute(resolutions[0], "id-2", "p2"))["id"] == first["id"]
+    for key in ("id-2", "id-3"):
+        assert (await execute(resolutions[1], key, "p2", 409))["code"] == "call_key_reused"
+
+
+@pytest.mark.proves("D.932")
+@pytest.mark.parametrize("end", ["terminate", "fail"])
+async def test_a_doubt_outlives_its_session(http: httpx.AsyncClient, world: World, clock: Clock, end: str) -> None:
+    async def open_thread(name: str = "thread") -> str:
+        return str((await opened_thread(http, world.service, name))["id"])
+
+    session = await open_thread()
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    done = await asked(
+        http, world.service, session, key="done", dispatch=True, sender="s", runner="p1", tool="mail.send"
+    )
+    await ended(http, world.service, done, "completed")
+    await post(http, world.admin if end == "terminate" else world.service, f"/v1/sessions/{session}/{end}")
+    second = await open_thread()
+    assert second != session
+    joined = await asked(http, world.service, second, key="id-2", dispatch=True, sender="t", runner="p2")
+    assert (joined["id"], joined["next"]) == (first["id"], "stop")
+    assert "Nobody knows whether it happened" in joined["reason"]
+    # Also when its time is over: nobody was asked.
+    await clock.advance(timedelta(hours=1))
+    await deadlines.tick(world.db, new_id(), "scheduler")
+    later = await asked(http, world.service, second, key="id-3", dispatch=True, sender="u", runner="p1")
+    assert (later["id"], later["status"], later["next"]) == (first["id"], "failed", "stop")
+    # What is known runs again, and another thread is another conversation.
+    again = await asked(
+        http, world.service, second, key="again", dispatch=True, sender="v", runner="p2", tool="mail.send"
+    )
+    assert again["next"] == "run"
+    other = await asked(
+        http, world.service, await open_thread("other"), key="o", dispatch=True, sender="w", runner="p2"
+    )
+    assert other["next"] == "run"
+
+
+@pytest.mark.proves("D.932")
+async def test_of_two_allowed_calls_of_the_same_request_one_begins(http: httpx.AsyncClient, world: World) -> None:
+    session = await opened(http, world.service)
+    calls = [await asked(http, world.service, session, key=f"k{n}", sender=f"s{n}", runner=f"p{n}") for n in (1, 2)]
+    assert len({call["id"] for call in calls}) == 2
+
+    async def begin(call: dict[str, Any], sender: str, **more: Any) -> dict[str, Any]:
+        body = {"input_hash": call["input_hash"], "sender": sender, **more}
+        return await post(http, world.service, f"/v1/calls/{call['id']}/intent", **body)
+
+    # Who does not say which process begins it leaves the one that asked.
+    assert (await begin(calls[0], "s1"))["next"] == "run"
+    equal = await asked(http, world.service, session, key="k3", sender="s3", runner="p1", dispatch=True)
+    assert equal["next"] == "run"
+    refused = await begin(calls[1], "s2", runner="p2", status=409)
+    assert refused["code"] == "request_in_doubt"
+    for call in (calls[0], equal):
+        await ended(http, world.service, call, "completed", attempt=1)
+    assert (await begin(calls[1], "s2", runner="p2"))["next"] == "run"
+
+
+@pytest.mark.proves("D.932")
+async def test_only_calls_that_may_be_in_doubt_are_looked_through(
+    http: httpx.AsyncClient, world: World, admin: asyncpg.Connection
+) -> None:
+    session = await opened(http, world.service)
+    outcomes = ["completed", "failed", "parked", "unknown", None]
+    for number, outcome in enumerate(outcomes):
+        call = await asked(
+            http,
+            world.service,
+            session,
+            key=f"k{number}",
+            dispatch=True,
+            sender="s",
+            runner="p",
+            arguments={"n": number},
+        )
+        if outcome is not None:
+            await ended(http, world.service, call, outcome, attempt=1)
+    query = "select key from external_call where session_id = $1::text::uuid and unsettled order by key"
+    assert [row["key"] for row in await admin.fetch(query, session)] == ["k3", "k4"]
+    definition = await admin.fetchval("select pg_get_indexdef('idx_external_call_request'::regclass)")
+    assert definition.endswith("WHERE unsettled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -13,10 +13,12 @@ import pytest_asyncio
 
 from cortex_plane import Client
 from cortex_plane.agents.model.tool_names import ToolNames
+from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.calls.model import ReportedUsage, call_key
 from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
-from cortex_plane.client.dialogue import ApprovalPending
+from cortex_plane.client.dialogue import ApprovalPending, InDoubt
+from cortex_plane.kernel.errors import InvalidInput
 from tests.client.test_guard import decide_soon, ledger
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
@@ -110,29 +112,33 @@ async def test_a_killed_process_leaves_a_doubt_for_whatever_id_the_model_gives(p
     pair = [await alive.authorize("pay", {"n": 2}, key) for key in ("a", "b")]
     assert [answer.next for answer in pair] == [Advice.RUN, Advice.RUN]
     await alive.failed(pair[0], "no")
-    await alive.raised(pair[1], ApprovalPending("what it called waits"))
+    await alive.parked(pair[1], "what it called waits")
     assert (await alive.authorize("pay", {"n": 2}, "a")).next is Advice.STOP
-    parked = await alive.authorize("pay", {"n": 2}, "b")
+    parked = await alive.authorize("pay", {"n": 2}, "b", ToolOptions(parks=True))
     assert (parked.next, parked.attempt) == (Advice.RUN, 2)
-    await alive.parked(parked, "a subagent")
-    await alive.report_usage(ReportedUsage(model="m", prompt_tokens=3, completion_tokens=4), key="turn")
-    await alive.report_usage(ReportedUsage(model="m", prompt_tokens=3, completion_tokens=4), key="turn")
-    assert [row.prompt_tokens async for row in plane.usage.list()] == [3]
+    await alive.raised(parked, ApprovalPending("a subagent"))
+    # A turn of a thread is counted once, and another thread has turns of its own.
+    for calls in (alive, dead, calls_of(plane, "thread 2")):
+        await calls.report_usage(ReportedUsage(model="m", prompt_tokens=3, completion_tokens=4), key="Zug 1 ↻")
+    assert [row.prompt_tokens async for row in plane.usage.list()] == [6]
     assert {call.status for call in await ledger(world)} == {"uncertain", "failed", "parked"}
 
 
 @pytest.mark.proves("D.931")
-async def test_a_guarded_function_around_one_that_waits_is_parked(plane: Client, world: World) -> None:
+async def test_a_guarded_function_around_one_that_waits_is_parked_where_it_says_so(plane: Client, world: World) -> None:
     await apply_policies(world.db, world.admin.actor, INNER_ASKS)
+    charges = []
 
     @plane.guard("inner.act", agent="deployer", key="inner", wait=0)
     def inner() -> str:
         return "acted"
 
-    @plane.guard("outer.act", agent="deployer", key="outer")
+    @plane.guard("outer.act", agent="deployer", key="outer", parks=True)
     def outer() -> str:
         return f"outer {inner()}"
 
+    with pytest.raises(InvalidInput, match="needs a `key`"):
+        plane.guard("outer.act", agent="deployer", parks=True)(outer)
     for _ in range(2):
         with pytest.raises(ApprovalPending):
             await asyncio.to_thread(outer)
@@ -143,14 +149,101 @@ async def test_a_guarded_function_around_one_that_waits_is_parked(plane: Client,
     assert await asyncio.to_thread(outer) == "outer acted"
     assert [(call.status, call.attempt) for call in await ledger(world)] == [("completed", 3), ("completed", 1)]
 
+    @plane.guard("inner.late", agent="deployer", wait=0)
+    def late() -> str:
+        return "acted"
+
+    @plane.guard("charge.act", agent="deployer", key="charge", wait=0)
+    def charge() -> str:
+        charges.append("charged")
+        return late()
+
+    # Nobody said that it may act twice: what it did before it called the other one is not repeated.
+    with pytest.raises(ApprovalPending):
+        await asyncio.to_thread(charge)
+    with pytest.raises(InDoubt):
+        await asyncio.to_thread(charge)
+    assert charges == ["charged"]
+
+
+@pytest.mark.proves("D.931")
+async def test_a_process_that_ends_leaves_its_parked_calls_for_the_next_one(server: Apart, world: World) -> None:
+    waits = True
+
+    def outer_of(client: Client) -> Callable[[], str]:
+        @client.guard("outer.act", agent="deployer", key="outer", parks=True)
+        def outer() -> str:
+            if waits:
+                raise ApprovalPending("another agent waits")
+            return "acted"
+
+        return outer
+
+    async with Client(server.url, world.service.secret) as client:
+        with pytest.raises(ApprovalPending):
+            await asyncio.to_thread(outer_of(client))
+    waits = False
+    async with Client(server.url, world.service.secret) as client:
+        assert await asyncio.to_thread(outer_of(client)) == "acted"
+
 
 @pytest.mark.proves("D.935")
-async def test_a_session_that_ended_is_opened_anew(plane: Client) -> None:
+@pytest.mark.parametrize("face", ["async", "sync"])
+async def test_running_a_call_reports_whatever_becomes_of_it(plane: Client, world: World, face: str) -> None:
+    calls = calls_of(plane)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def act(n: int) -> int:
+        if n == 2:
+            raise ToolError("nothing happened")
+        if n == 3:
+            raise SystemExit
+        return n
+
+    async def act_slowly(n: int) -> int:
+        if n == 3:
+            loop.call_soon(begun.set)
+            await asyncio.Event().wait()
+        return act(n)
+
+    async def run(n: int) -> int:
+        answer = await calls.authorize("pay", {"n": n}, str(n))
+        if face == "async":
+            return await calls.run(answer, act_slowly)
+        return await asyncio.to_thread(calls.sync.run, answer, act)
+
+    assert await run(1) == 1
+    with pytest.raises(ToolError):
+        await run(2)
+    if face == "async":
+        task = asyncio.create_task(run(3))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        with pytest.raises(SystemExit):
+            await run(3)
+    assert [call.status for call in await ledger(world)] == ["completed", "failed", "uncertain"]
+    with pytest.raises(InvalidInput, match="may not run"):
+        await run(1)
+
+
+@pytest.mark.proves("D.935")
+async def test_a_session_that_somebody_ended_stops_its_calls_and_the_next_run_opens_one(plane: Client) -> None:
     calls = calls_of(plane)
     await calls.completed(await calls.authorize("pay", {}, "1"), None)
     (session,) = [session async for session in plane.sessions.list(outside_id="thread 1")]
     await plane.sessions.terminate(session.id)
-    assert (await calls.authorize("pay", {}, "2")).next is Advice.RUN
+    for _ in range(2):
+        stopped = await calls.authorize("pay", {}, "2")
+        assert stopped.next is Advice.STOP
+        assert "over" in str(stopped.reason)
+    # Calls at once, of an object that never used the session that ended.
+    calls = calls_of(plane)
+    answers = await asyncio.gather(*(calls.authorize("pay", {"n": n}, str(n)) for n in (2, 3, 4)))
+    assert [answer.next for answer in answers] == [Advice.RUN] * 3
     # What ran stays known.
     assert (await calls.authorize("pay", {}, "1")).next is Advice.USE
     assert len([session async for session in plane.sessions.list(outside_id="thread 1")]) == 2
@@ -171,6 +264,10 @@ def answers(*responses: Any) -> httpx.MockTransport:
     return httpx.MockTransport(answer)
 
 
+CALL = {
+    "id": "c", "tool": "look", "arguments": {}, "edited": False, "attempt": 1, "approval_id": None, "deadline": None, "reason": None,
+    "result": None, "held": False, "dispatch_before": None, "now": None, "input_hash": "0" * 64, "session_id": "s",
+}  # fmt: skip
 KNOWN = {"status": "allowed", "dispatch_before": None, "now": None, "id": "c", "held": False, "reason": None}
 
 
@@ -202,6 +299,18 @@ async def test_whatever_goes_wrong_nothing_runs(response: Any, words: str) -> No
 
 
 @pytest.mark.proves("D.936")
+async def test_reports_raise_nothing_where_the_answer_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    run = PlaneAnswer(next=Advice.RUN, tool="look", arguments={}, call_id="c")
+    usage = ReportedUsage(model="m", prompt_tokens=1, completion_tokens=1)
+    async with Client("http://plane", "key", transport=answers(*[httpx.Response(200, text="<html>")] * 3)) as client:
+        await calls_of(client).completed(run, 1)
+        await calls_of(client).report_usage(usage)
+        await calls_of(client).report_usage(usage, key="")
+    assert caplog.text.count("cannot be read") == 2
+    assert "must be a text" in caplog.text
+
+
+@pytest.mark.proves("D.936")
 async def test_a_tool_may_run_without_the_plane_where_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
     tool = ToolOptions(when_unreachable="run")
     down = httpx.ConnectError("refused")
@@ -211,11 +320,27 @@ async def test_a_tool_may_run_without_the_plane_where_it_says_so(caplog: pytest.
         assert (answer.next, answer.is_guarded, answer.arguments) == (Advice.RUN, False, {"n": 1})
         await calls.completed(answer, None)
     assert "runs unguarded" in caplog.text
+    # Once the plane has said something about the call, its word counts: the arguments were edited, the call waits, the plane is busy.
+    approved = CALL | {"edited": True, "arguments": {"n": 2}, "status": "approved", "next": "begin"}
+    awaiting = httpx.Response(409, json={"code": "call_awaiting", "detail": "Nobody has approved it.", "hint": None})
+    busy = httpx.Response(429, json={"code": "too_many_requests", "detail": "Too many.", "hint": None})
+    over = httpx.Response(409, json={"code": "external_over", "detail": "It is over.", "hint": None})
+    for responses in ((approved, down, down), (approved, awaiting, down, down), (busy, busy), (over, down, down)):
+        async with Client("http://plane", "key", transport=answers(*responses)) as client:
+            answer = await calls_of(client, patience=0).authorize("look", {"n": 1}, "1", tool)
+            assert answer.next is Advice.STOP, responses
+    # A session that is over again and again.
+    async with Client("http://plane", "key", transport=answers(*[over] * 2)) as client:
+        assert "It is over" in str((await calls_of(client).authorize("look", {}, "1")).reason)
     wrong_key = httpx.Response(401, json={"code": "unauthenticated", "detail": "No.", "hint": None})
     async with Client("http://plane", "key", transport=answers(wrong_key)) as client:
         assert (await calls_of(client, patience=0).authorize("look", {}, "1", tool)).next is Advice.STOP
         # What cannot be named or shown is refused before anything is sent.
-        assert (await calls_of(client).authorize("look", {"at": object()}, "1", tool)).next is Advice.STOP
+        for arguments in ({"at": object()}, None, [1], "x"):
+            refused: Any = arguments
+            assert (await calls_of(client).authorize("look", refused, "1", tool)).next is Advice.STOP
+        nothing: Any = None
+        assert (await calls_of(client).authorize("look", {}, nothing, tool)).next is Advice.STOP
         calls = PlaneCalls(client, agent="deployer", session="t", names=ToolNames(["getUser"]))
         assert "getUser" in str((await calls.authorize("get_user", {}, "1", tool)).reason)
 
@@ -226,3 +351,10 @@ def test_keys_are_made_of_session_and_call() -> None:
     hashed = [call_key("thread 1", "a"), call_key("thread 1", "b"), call_key("x" * 255, "a")]
     assert len(set(hashed)) == 3
     assert all(key.startswith("sha256:") and len(key) == 71 for key in hashed)
+    # No two pairs have the same key.
+    pairs = [("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), ("a:b:c", "d"), ("sha256", hashed[0].removeprefix("sha256:"))]
+    assert len({*(call_key(*pair) for pair in pairs), hashed[0]}) == 6
+    unusable: list[Any] = [None, 7, ""]
+    for key in unusable:
+        with pytest.raises(InvalidInput):
+            call_key("t", key)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cortex_plane import App, Client
 from cortex_plane.client.sync_client import SyncClient
 from cortex_plane.jobs.model.jobs import JobDraft, JobStatus
-from cortex_plane.kernel.errors import NotFound
+from cortex_plane.kernel.errors import CortexError, NotFound
 from cortex_plane.tenancy.model.orgs import Role
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
@@ -90,3 +93,65 @@ def test_a_program_without_an_event_loop_has_one_thread_while_it_uses_it(
             list(plane.each(lambda client: client.sessions.list()))
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+@pytest.mark.proves("D.937")
+def test_closing_ends_whatever_is_under_way_and_nothing_starts_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def client() -> SyncClient:
+        return SyncClient("http://plane", "key", transport=httpx.MockTransport(lambda _: httpx.Response(500)))
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(9):
+            yield number
+
+    before = threading.active_count()
+    plane, begun, errors = client(), threading.Event(), []
+
+    async def wait_forever(_: Client) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def request() -> None:
+        try:
+            plane.run(wait_forever)
+        except CortexError as error:
+            errors.append(error.code)
+
+    thread = threading.Thread(target=request)
+    thread.start()
+    assert begun.wait(10)
+    plane.close()
+    thread.join(10)
+    assert errors == ["client_closed"]
+    with pytest.raises(CortexError, match="closed"):
+        plane.run(wait_forever)
+    # An iterator that is left when the client is closed.
+    with client() as other:
+        items = other.each(lambda _: numbers())
+        assert next(items) == 0
+        assert other.run(lambda _: anext(numbers())) == 0
+    del items
+    gc.collect()
+    plane.close()
+    # Where the connections cannot be ended, the thread ends.
+    broken = client()
+
+    async def fail() -> None:
+        raise OSError("broken")
+
+    assert broken.run(lambda _: anext(numbers())) == 0
+    monkeypatch.setattr(broken.client, "close", fail)
+    with pytest.raises(OSError, match="broken"):
+        broken.close()
+    assert threading.active_count() == before
+    # A forked child has no thread of its parent.
+    with client() as parent:
+        assert parent.run(lambda _: anext(numbers())) == 0
+        child = os.fork()
+        if child == 0:
+            try:
+                parent.run(lambda _: anext(numbers()))
+            except CortexError as error:
+                os._exit(3 if error.code == "client_forked" else 4)
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3

@@ -16,9 +16,10 @@ from pydantic_core import PydanticCustomError
 from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.approvals.model.approvals import ApprovalKind, ApprovalStatus
 from cortex_plane.gates.model.gates import MAX_REQUESTED, Limit
-from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.effects import IN_DOUBT, CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.canonical import canonical
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import DRAFT, UNDECLARED, JsonObject, JsonValue, Name, Note, Risk, highest_risk
 from cortex_plane.kernel.schemas import Unusable, check_strangers
 from cortex_plane.policies.model.policies import PolicyVerdict
@@ -58,12 +59,22 @@ MAX_KEY = 255
 CallKey = Annotated[str, StringConstraints(min_length=1, max_length=MAX_KEY, pattern=_PRINTABLE)]
 
 
+_HASHED = "sha256"
+
+
 def call_key(outside_id: str, tool_call_id: str) -> str:
     """The key of a call that a framework names within a thread, a conversation or a run: the same in every process and after every
-    pause. What cannot be a key stands there as its SHA-256."""
-    key = f"{outside_id}:{tool_call_id}"
-    is_plain = len(key) <= MAX_KEY and all("!" <= character <= "~" for character in key)
-    return key if is_plain else f"sha256:{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()}"
+    pause, and another one for any other pair. What cannot be a key stands there as its SHA-256."""
+    for name, value in (("session", outside_id), ("call", tool_call_id)):
+        if not isinstance(value, str) or not value:
+            raise InvalidInput(
+                f"The id of the {name} must be a text that is not empty.",
+                field="key",
+                hint="Give the id that the framework has: the same after every pause.",
+            )
+    key = f"{outside_id.replace('%', '%25').replace(':', '%3A')}:{tool_call_id}"
+    is_plain = len(key) <= MAX_KEY and outside_id != _HASHED and all("!" <= character <= "~" for character in key)
+    return key if is_plain else f"{_HASHED}:{hashlib.sha256(key.encode('utf-8', 'backslashreplace')).hexdigest()}"
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -88,8 +99,9 @@ class CallDraft:
     sender: Sender | None = None
     """A random name of this one try. Whoever repeats a request with it gets the same answer again."""
     runner: Sender | None = None
-    """A random name of the process that runs the tool. Where another process began the same call in this session and nobody knows what
-    became of it, the answer is that call, whatever the key: a model that is asked again gives its call a new id."""
+    """A random name of the process that runs the tool. Where another process began the same call in this session, or in an earlier one of
+    its outside id, and nobody knows what became of it, the answer is that call, whatever the key: a model that is asked again gives its
+    call a new id."""
     says: Note | None = None
     """What the agent says about it, for whoever decides."""
     callback: Name | None = None
@@ -141,7 +153,8 @@ class OutcomeStatus(StrEnum):
     UNKNOWN = "unknown"
     """It may have happened."""
     PARKED = "parked"
-    """It did not act: what it called itself waits, such as a subagent for a person. Under its key it may begin again."""
+    """It did nothing that may not be done again: what it called itself waits, such as a subagent for a person. Under its key it may begin
+    again, from its start."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -150,7 +163,7 @@ class OutcomeDraft:
     result: JsonValue = None
     error: Annotated[str, StringConstraints(max_length=4000)] | None = None
     attempt: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
-    """Which attempt this is about; the last one where it is not said."""
+    """Which attempt this is about; the last one where it is not said. `parked` needs it."""
     probed: bool = False
     """The agent did not see it happen; it looked afterwards and found it."""
 
@@ -368,6 +381,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.USE, None
     if status in (CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED):
         return Next.STOP, call.error
+    if call.job_status in TERMINAL and status in IN_DOUBT:
+        return Next.STOP, f"Nobody knows whether it happened, and its session is over: its job is {call.job_status}."
     if call.job_status in TERMINAL:
         return Next.STOP, f"The session is over: its job is {call.job_status}."
     if status is CallStatus.AWAITING:

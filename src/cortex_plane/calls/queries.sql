@@ -50,8 +50,10 @@ where c.id = $1 and ($2::uuid is null or $2 in (c.user_account_id, c.opened_by))
 
 -- name: get_grant
 -- The newest grant of a call, with the receipt of its approval as it is kept.
-select g.expires_at, g.consumed_at, encode(g.input_hash, 'hex') as input_hash, r.body, r.signature, k.id as key_id, k.public_key, k.sealed
+select g.expires_at, g.consumed_at, encode(g.input_hash, 'hex') as input_hash, r.body, r.signature, k.id as key_id, k.public_key, k.sealed,
+  x.parks
 from approval_grant g
+join external_call x on x.org_id = g.org_id and x.call_id = g.call_id
 left join approval_receipt r on r.org_id = g.org_id and r.approval_id = g.approval_id
 left join signing_key k on k.org_id = r.org_id and k.id = r.key_id
 where g.call_id = $1 order by g.created_at desc limit 1

@@ -78,6 +78,8 @@ class Grant:
     consumed_at: datetime | None
     input_hash: str
     stamp: Stamp | None
+    parks: int
+    """How often the call was parked since it began with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +146,7 @@ async def get_grant(tx: Transaction, id: UUID) -> Grant | None:
         return None
     names = ("body", "signature", "key_id", "public_key", "sealed")
     stamp = Stamp(**{name: row[name] for name in names}) if row["key_id"] is not None else None
-    return Grant(stamp=stamp, **{name: row[name] for name in ("expires_at", "consumed_at", "input_hash")})
+    return Grant(stamp=stamp, **{name: row[name] for name in ("expires_at", "consumed_at", "input_hash", "parks")})
 
 
 async def require_its_agent(tx: Transaction, id: UUID, by: UUID) -> None:

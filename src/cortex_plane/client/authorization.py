@@ -14,10 +14,10 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -28,13 +28,14 @@ from cortex_plane.calls.model import DEFAULT_TIMEOUT, ReportedUsage, call_key
 from cortex_plane.calls.routes import REPORT_USAGE
 from cortex_plane.client import dialogue as dialogues
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, TooMany, Unavailable
+from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, InvalidInput, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, Risk, adapter
 
 if TYPE_CHECKING:
     from cortex_plane.client.client import Client
     from cortex_plane.client.guarding import Answers, Lines
 
+T = TypeVar("T")
 PATIENCE_SECONDS = 10.0
 UNREADABLE = (
     "The plane's answer cannot be read, so nothing runs. Is its address right, and is the client as new as the plane?"
@@ -83,6 +84,8 @@ class PlaneAnswer:
     """Of gates that the agent must answer first."""
     is_guarded: bool = True
     """False where the plane could not be asked and the tool was declared to run then."""
+    parks: bool = False
+    """As its tool was declared."""
 
     @property
     def edit_note(self) -> str | None:
@@ -108,7 +111,10 @@ class ToolOptions:
     wait: float = 0.0
     """Seconds to wait for a person before the answer is `WAIT`."""
     when_unreachable: Literal["stop", "run"] = "stop"
-    """`run`: where the plane does not answer, the tool runs unguarded, and the log says so each time."""
+    """`run`: where the plane answers nothing about the call, the tool runs unguarded, and the log says so each time."""
+    parks: bool = False
+    """`ApprovalPending` out of the tool parks its call, which begins again from its start: all that it does before must bear repetition.
+    Without it a person is asked whether it happened."""
 
 
 PLAIN = ToolOptions()
@@ -148,27 +154,26 @@ class _Dialogues:
     ) -> None:
         self.lines, self.agent, self.outside_id, self.names = lines, agent, session, names
         self._answers, self._patience, self._runner = answers, patience, runner
+        self._used: str | None = None
 
     def authorize(
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
     ) -> dialogues.Dialogue:
-        refuse = functools.partial(PlaneAnswer, tool=name, arguments=dict(arguments))
+        refuse = functools.partial(PlaneAnswer, tool=name, arguments={})
         try:
+            if not isinstance(arguments, Mapping):
+                raise InvalidInput(
+                    f"The arguments of `{name}` are not an object, but {type(arguments).__name__}.",
+                    hint="Give them by name. Nothing was sent.",
+                )
+            refuse = functools.partial(refuse, arguments=dict(arguments))
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
             return (yield from self._ask(plane_name, arguments, key, tool, says))
         except GateClosed as error:
             return refuse(next=Advice.STOP, reason=_reason(error), questions=tuple(error.questions))
-        except (Unavailable, TooMany) as error:
-            if tool.when_unreachable != "run":
-                return refuse(next=Advice.STOP, reason=_reason(error))
-            dialogues.log.warning(
-                "`%s` runs unguarded, as it is declared to where the plane does not answer: %s", name, error
-            )
-            return refuse(next=Advice.RUN, is_guarded=False, reason=_reason(error))
         except CortexError as error:
-            is_held = isinstance(error, Conflict) and error.code == "external_held"
-            return refuse(next=Advice.WAIT if is_held else Advice.STOP, reason=_reason(error))
+            return refuse(next=_ADVICE.get(error.code, Advice.STOP), reason=_reason(error))
         except Exception as error:
             dialogues.log.exception("what the plane says about `%s` cannot be read", name)
             return refuse(next=Advice.STOP, reason=f"{UNREADABLE} ({type(error).__name__})")
@@ -187,15 +192,40 @@ class _Dialogues:
             "parameters": None if tool.parameters is None else dict(tool.parameters),
         }  # fmt: skip
         draft |= {field: value for field, value in others.items() if value is not None}
-        while True:
-            invocation = self._invocation(draft, tool.wait)
-            try:
-                call = yield from invocation.ask()
-            except Conflict as error:
-                if error.code != "external_over" or not self.lines.forget_outside(self.agent, self.outside_id):
-                    raise
-                continue  # it ended meanwhile: the next one is opened, once
-            return _answer_of(call, self.lines.url)
+        invocation = self._invocation(draft, tool.wait)
+        try:
+            call = yield from self._ask_in_session(invocation)
+        except Unavailable as error:
+            if tool.when_unreachable != "run" or invocation.has_answer:
+                raise
+            dialogues.log.warning(
+                "`%s` runs unguarded, as it is declared to where the plane does not answer: %s", name, error
+            )
+            return PlaneAnswer(
+                next=Advice.RUN, tool=name, arguments=dict(arguments), is_guarded=False, reason=_reason(error), parks=tool.parks
+            )  # fmt: skip
+        return _answer_of(call, self.lines.url, tool.parks)
+
+    def _ask_in_session(self, invocation: dialogues.Invocation) -> dialogues.Dialogue:
+        """One that ended before it was used here is opened anew, once. One that was used here and ended stays so: somebody ended it."""
+        try:
+            return (yield from self._ask_once(invocation))
+        except Conflict as error:
+            ended = invocation.session_id
+            if error.code != "external_over" or ended is None or ended == self._used:
+                raise
+        self.lines.forget_outside(self.agent, self.outside_id, ended)
+        return (yield from self._ask_once(invocation))
+
+    def _ask_once(self, invocation: dialogues.Invocation) -> dialogues.Dialogue:
+        try:
+            call = yield from invocation.ask()
+        except CortexError as error:
+            if invocation.has_answer and error.code != "external_over":
+                self._used = invocation.session_id
+            raise
+        self._used = invocation.session_id
+        return call
 
     def _invocation(self, draft: dict[str, Any], wait: float) -> dialogues.Invocation:
         session = functools.partial(self.lines.outside_session, self.agent, self.outside_id)
@@ -219,16 +249,20 @@ class _Dialogues:
         try:
             session = yield from invocation.session(invocation.insist)
             body = adapter(ReportedUsage).dump_python(usage, mode="json")
-            headers = {"Idempotency-Key": key or uuid4().hex}
+            headers = {"Idempotency-Key": uuid4().hex if key is None else call_key(self.outside_id, key)}
             yield from invocation.insist(dialogues.Send(REPORT_USAGE, (session,), body, headers=headers))
         except CortexError as error:
             dialogues.log.warning("what a model took could not be reported: %s", error)
 
 
-def _answer_of(call: dict[str, Any], url: str) -> PlaneAnswer:
+_ADVICE = {"external_held": Advice.WAIT, "request_in_doubt": Advice.DOUBT}
+"""By the code of a refusal; all others are `STOP`."""
+
+
+def _answer_of(call: dict[str, Any], url: str, parks: bool) -> PlaneAnswer:
     answer = functools.partial(
         PlaneAnswer, tool=call["tool"], arguments=dict(call["arguments"]), edited=call["edited"], call_id=call["id"], attempt=call["attempt"],
-        approval_id=call["approval_id"], deadline=call["deadline"], link=dialogues.approval_link(url, call["approval_id"]),
+        approval_id=call["approval_id"], deadline=call["deadline"], link=dialogues.approval_link(url, call["approval_id"]), parks=parks,
     )  # fmt: skip
     reason = call["reason"]
     match call["next"]:
@@ -247,6 +281,13 @@ def _answer_of(call: dict[str, Any], url: str) -> PlaneAnswer:
             return answer(next=Advice.DOUBT, reason=reason)
 
 
+def _require_run(answer: PlaneAnswer) -> None:
+    if answer.next is not Advice.RUN:
+        raise InvalidInput(
+            f"`{answer.tool}` may not run: the answer is `{answer.next}`.", hint="Run it only where `next` is `RUN`."
+        )
+
+
 def _reason(error: CortexError) -> str:
     return f"{error.message} {error.hint}" if error.hint else error.message
 
@@ -255,6 +296,7 @@ class PlaneCalls:
     """The calls of one thread, conversation or run of an agent that runs here. `sync` is the same for plain functions.
 
     ``session`` is what the framework calls it: every process that gives the same one, with the same key of the plane, shares a session.
+    Where somebody ends that session, the calls of this object stop. The next object opens a new one: make one for each run or request.
     ``names`` maps the framework's names of tools. ``runner`` names the process that runs the tools, where that is not this one.
     """
 
@@ -279,6 +321,18 @@ class PlaneCalls:
         answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
         return answer
 
+    async def run(self, answer: PlaneAnswer, function: Callable[..., Awaitable[T]]) -> T:
+        """Calls it with the arguments of the answer, which must be `RUN`, and reports what became of it: also where it raises or is
+        cancelled."""
+        _require_run(answer)
+        try:
+            result = await function(**answer.arguments)
+        except BaseException as error:
+            await self.raised(answer, error)
+            raise
+        await self.completed(answer, result)
+        return result
+
     async def completed(self, answer: PlaneAnswer, result: Any) -> None:
         """It ran, and returned this."""
         await self._report(answer, dialogues.returned(result, answer.tool))
@@ -292,12 +346,13 @@ class PlaneCalls:
         await self._report(answer, {"status": "unknown", "error": dialogues.described(error)})
 
     async def parked(self, answer: PlaneAnswer, reason: str | None = None) -> None:
-        """It did nothing, because what it called itself waits. With the same key it begins again."""
+        """It did nothing that may not be done again, because what it called itself waits. With the same key it begins again."""
         await self._report(answer, {"status": "parked"} | ({"error": reason} if reason else {}))
 
     async def raised(self, answer: PlaneAnswer, error: BaseException) -> None:
-        """It raised this: `ToolError` says that nothing happened, `ApprovalPending` that what it called waits, all else nothing."""
-        await self._report(answer, dialogues.raised(error))
+        """It raised this: `ToolError` says that nothing happened; `ApprovalPending` parks a tool that is declared with ``parks``; all else
+        may have happened."""
+        await self._report(answer, dialogues.raised(error, parks=answer.parks))
 
     async def report_usage(self, usage: ReportedUsage, *, key: str | None = None) -> None:
         """What one answer of a model took; the same ``key`` is counted once."""
@@ -341,6 +396,16 @@ class SyncPlaneCalls:
         answer: PlaneAnswer = self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
         return answer
 
+    def run(self, answer: PlaneAnswer, function: Callable[..., T]) -> T:
+        _require_run(answer)
+        try:
+            result = function(**answer.arguments)
+        except BaseException as error:
+            self.raised(answer, error)
+            raise
+        self.completed(answer, result)
+        return result
+
     def completed(self, answer: PlaneAnswer, result: Any) -> None:
         self._report(answer, dialogues.returned(result, answer.tool))
 
@@ -354,7 +419,7 @@ class SyncPlaneCalls:
         self._report(answer, {"status": "parked"} | ({"error": reason} if reason else {}))
 
     def raised(self, answer: PlaneAnswer, error: BaseException) -> None:
-        self._report(answer, dialogues.raised(error))
+        self._report(answer, dialogues.raised(error, parks=answer.parks))
 
     def report_usage(self, usage: ReportedUsage, *, key: str | None = None) -> None:
         self._drive(self._dialogues.report_usage(usage, key))

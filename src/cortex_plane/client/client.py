@@ -150,6 +150,7 @@ class Client:
         answers: Answers | None = None,
         on_gate: OnGate | None = None,
         report: Literal["now", "later"] = "now",
+        parks: bool = False,
     ) -> Callable[[F], F]:
         """Put a function behind the plane: each call is authorised first, and its outcome is kept.
 
@@ -162,13 +163,15 @@ class Client:
         gate, and returns the answers, or None; without an answer the call raises `GateClosed`.
         ``report="later"``: the caller does not wait until a result is recorded. It is on its way at once, and recorded before the next
         call of the same session begins and before `close()` returns; if the process dies before that, the call is in doubt.
+        ``parks``: where a guarded function inside raises `ApprovalPending`, this one begins again with the same ``key``, from its start. All
+        that it does before must bear repetition. Without it a person is asked whether it happened.
         """
         from cortex_plane.client.guarding import GuardOptions, guard
 
         options = GuardOptions(
             tool=name or "", agent=agent, risk=None if risk is None else Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
-            answers=answers or {}, on_gate=on_gate, report=report,
+            answers=answers or {}, on_gate=on_gate, report=report, parks=parks,
         )  # fmt: skip
         return guard(self.lines, options)
 

@@ -184,6 +184,13 @@ class Invocation:
     """Where people decide."""
     has_told: bool = False
     """The log says where people decide about this call."""
+    parks: bool = False
+    """`ApprovalPending` out of the function parks the call: all that the function did before may be done again."""
+    note_parked: Callable[[str, str, bool], None] | None = None
+    """Remembers, by session and call, that it waits to begin again."""
+    session_id: str | None = None
+    has_answer: bool = False
+    """The plane has said something about this call."""
 
     def dialogue(self) -> Dialogue:
         call = yield from self.ask()
@@ -243,7 +250,7 @@ class Invocation:
                     )
 
     def _authorize(self) -> Dialogue:
-        session = yield from self.session(self.insist)
+        session = self.session_id = yield from self.session(self.insist)
         yield Flush(session)
         body = {**self.draft, "dispatch": True, "sender": self.sender}
         while True:
@@ -343,12 +350,16 @@ class Invocation:
         while True:
             self.sent_at = time.monotonic()
             try:
-                return (yield send)
-            except (Unavailable, TooMany):
+                answer = yield send
+                self.has_answer = self.has_answer or send.begins
+                return answer
+            except Unavailable:
                 if time.monotonic() + pause >= ends:
                     raise
-            except Conflict as error:
-                if error.code != "retry" or time.monotonic() + pause >= ends:
+            except CortexError as error:
+                self.has_answer = self.has_answer or send.begins
+                may_repeat = isinstance(error, TooMany) or error.code == "retry"
+                if not may_repeat or time.monotonic() + pause >= ends:
                     raise
             yield Delay(pause)
             pause = min(pause * 2, 2.0)
@@ -372,7 +383,7 @@ class Invocation:
         try:
             value = yield Run(arguments, call["id"], call["attempt"], lambda outcome: self.report(call, outcome))
         except BaseException as error:
-            yield from self.report(call, raised(error))
+            yield from self.report(call, raised(error, parks=self.parks))
             raise
         report = self.report(call, returned(value, call["tool"]))
         if self.reports_later:
@@ -388,6 +399,8 @@ class Invocation:
         send = Send(routes.SETTLE_CALL, (call["id"],), {**outcome, "attempt": call["attempt"]})
         try:
             yield from self.insist(send)
+            if self.parks and self.note_parked is not None:
+                self.note_parked(call["session_id"], call["id"], outcome["status"] == "parked")
         except CortexError as error:
             log.error(
                 "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
@@ -405,11 +418,11 @@ def approval_link(plane_url: str | None, approval_id: str | None) -> str | None:
     return None if plane_url is None or approval_id is None else f"{plane_url.rstrip('/')}/approvals/{approval_id}"
 
 
-def raised(error: BaseException) -> dict[str, Any]:
+def raised(error: BaseException, *, parks: bool = False) -> dict[str, Any]:
     """It may have happened before it went wrong: only `ToolError` says that it did not, and only of the function that raised it.
-    Out of a guarded function inside of another one it says nothing about the outer one. Where that one waits for a person, the outer one
-    is parked: with the same key it begins again."""
-    if isinstance(error, ApprovalPending):
+    Out of a guarded function inside of another one it says nothing about the outer one. ``parks``: where that one waits for a person, the
+    outer one did nothing that may not be done again, and begins again with the same key."""
+    if parks and isinstance(error, ApprovalPending):
         return {"status": "parked", "error": described(error)}
     is_own = isinstance(error, ToolError) and not getattr(error, _TOLD, False)
     if is_own:

@@ -92,6 +92,7 @@ class GuardOptions:
     answers: Answers
     on_gate: OnGate | None
     report: str
+    parks: bool = False
 
 
 def guard(lines: Lines, declaration: GuardOptions) -> Callable[[F], F]:
@@ -150,6 +151,11 @@ def _require_sense(options: GuardOptions) -> None:
         raise InvalidInput(
             "A guard with a `probe` needs a `timeout`: before it is over, nobody can look whether it happened.",
             hint="Give the longest time that the function may take, such as `timeout=60`.",
+        )
+    if options.parks and options.key is None:
+        raise InvalidInput(
+            "A guard with `parks` needs a `key`: without one nobody could begin a parked call again.",
+            hint="Give the key that names the act, such as an order's number.",
         )
     if options.report not in ("now", "later"):
         raise InvalidInput("`report` must be `now` or `later`.", hint="Leave it out to wait for each report.")
@@ -319,7 +325,7 @@ class Guarded:
             session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
             patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
             has_answerer=options.on_gate is not None, reports_later=options.report == "later",
-            plane_url=self._lines.url,
+            plane_url=self._lines.url, parks=options.parks, note_parked=self._lines.note_parked,
         )  # fmt: skip
         return self._with(bound, orjson.loads(exact)), invocation
 
@@ -486,6 +492,7 @@ class Lines:
         self._sessions: dict[tuple[int, str], str] = {}
         self._names: dict[tuple[int, str], str] = {}
         self._outside: dict[tuple[str, str], str] = {}
+        self._parked: dict[str, set[str]] = {}
         self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
 
@@ -553,9 +560,18 @@ class Lines:
             self._outside[at] = session["id"]
         return self._outside[at]
 
-    def forget_outside(self, agent: str, outside_id: str) -> bool:
-        """It is over: the next one is opened. Whether it was known at all."""
-        return self._outside.pop((agent, outside_id), None) is not None
+    def forget_outside(self, agent: str, outside_id: str, session_id: str) -> None:
+        """This one is over: the next one is opened, unless somebody opened it already."""
+        if self._outside.get((agent, outside_id)) == session_id:
+            self._outside.pop((agent, outside_id), None)
+
+    def note_parked(self, session: str, call: str, is_parked: bool) -> None:
+        """A session with a parked call is not completed with this process: its key begins it again later."""
+        calls = self._parked.setdefault(session, set())
+        if is_parked:
+            calls.add(call)
+        else:
+            calls.discard(call)
 
     def end_sessions(self, seconds: float) -> None:
         """Those of this process that have nothing open. The plane refuses the others: a person decides, or their yes waits."""
@@ -564,7 +580,7 @@ class Lines:
         for at in [at for at in self._sessions if at[0] == os.getpid()]:
             rest = ends - time.monotonic()
             id = self._sessions.pop(at)
-            if rest > 0:
+            if rest > 0 and not self._parked.get(id):
                 try:
                     self.send(dialogues.Send(call_routes.COMPLETE_SESSION, (id,), {}, seconds=rest))
                 except Exception:  # noqa: S112 -- it is the end of the process, and nothing depends on it
@@ -607,4 +623,11 @@ def _at_exit(lines: weakref.ref[Lines]) -> None:
 def _decoded(answer: httpx.Response) -> Any:
     if answer.status_code >= 400:
         raise problem(answer)
-    return orjson.loads(answer.content)
+    try:
+        return orjson.loads(answer.content)
+    except orjson.JSONDecodeError as error:
+        raise CortexError(
+            f"HTTP {answer.status_code} from {answer.url}: the answer cannot be read.",
+            code="unexpected_answer",
+            hint="Is this the address of a Cortex Plane?",
+        ) from error

@@ -242,6 +242,5 @@ def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
 
 def _names(config: GatewayServer, remote_name: str) -> tuple[str, str]:
     override = config.overrides.get(remote_name, PLAIN)
-    return client_name(config.prefix, remote_name), override.name or plane_name(
-        f"mcp__{config.server.name}__{remote_name}"
-    )
+    # Whoever wrote the gateway's file chose the server's name, so it needs no namespace of its own.
+    return client_name(config.prefix, remote_name), override.name or plane_name(f"{config.server.name}/{remote_name}")

@@ -231,8 +231,9 @@ def intent_row(
 
 def outcome_row(
     id: UUID, status: CallStatus | None, *, result: int | None = None, result_id: UUID | None = None,
-    error: str | None = None, settled_by: str | None = None,
+    error: str | None = None, settled_by: str | None = None, is_reported: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
+    """``is_reported``: its agent itself says that nobody knows."""
     return {
         "id": str(id),
         "status": status,
@@ -240,6 +241,7 @@ def outcome_row(
         "result_id": str(result_id) if result_id else None,
         "error": error,
         "settled_by": settled_by,
+        **({"reported": True} if is_reported else {}),
     }
 
 
@@ -364,8 +366,10 @@ class PlannedCall:
     policies: str
     status: CallStatus
     error: str | None
-    doubt_hash: bytes | None
-    """By which the same request of another process is recognised; None where its agent does not say which process runs it."""
+    runner: str | None
+    """The process that runs it; None where its agent does not say which, and where it only reads: then it is never in doubt as another one."""
+    doubt_hash: bytes
+    """By which the same request under another key is recognised."""
     callback_id: UUID | None
     """The connection over which its agent is told of decisions about it."""
 
@@ -385,7 +389,7 @@ class PlannedCall:
             "parameters": canonical(draft.parameters).decode() if draft.parameters is not None else None,
             "read_only": draft.read_only, "risk": self.request.risk, "declares_risk": self.request.declares_risk, "timeout_seconds": draft.timeout_seconds,
             "policies": self.policies, "says": draft.says, "asker": str(actor.identity),
-            **({} if self.doubt_hash is None else {"runner": draft.runner, "request_hash": self.doubt_hash.hex()}),
+            "request_hash": self.doubt_hash.hex(), **({} if self.runner is None else {"runner": self.runner}),
             **{name: str(id) for name, id in others.items() if id is not None},
         }  # fmt: skip
 

@@ -15,7 +15,7 @@ from cortex_plane.calls.rules.pipeline import CallVerdict, call_request
 from cortex_plane.calls.store import CallContext
 from cortex_plane.calls.verbs.earlier_approvals import receipt_fault
 from cortex_plane.db.database import Database, Row, Transaction
-from cortex_plane.jobs.model.effects import REPEATS_OF_A_GRANT, CallStatus
+from cortex_plane.jobs.model.effects import PARKS_OF_A_GRANT, REPEATS_OF_A_GRANT, CallStatus
 from cortex_plane.jobs.model.jobs import JobStatus
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import OnDeny
@@ -75,6 +75,6 @@ async def was_granted(db: Database, actor: Actor, call: ExternalCall) -> bool:
             return False
     if grant is None or grant.consumed_at is None or grant.input_hash != call.input_hash:
         return False
-    if call.status is CallStatus.PARKED and grant.expires_at <= call.now:
-        return False  # it holds for as long as one that was not used yet
+    if call.status is CallStatus.PARKED and (grant.expires_at <= call.now or grant.parks > PARKS_OF_A_GRANT):
+        return False  # it holds for as long as one that was not used yet, and not for any number of attempts
     return receipt_fault(db.vault, actor.org_id, RequestedCall.of(call), grant.stamp, None) is None

@@ -210,7 +210,7 @@ async def _authorize(
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
     # What only reads is read again.
     runner = None if draft.read_only else draft.runner
-    doubt_hash = None if runner is None else doubt_hash_of(request.name, request.input_hash)
+    doubt_hash = doubt_hash_of(request.name, request.input_hash)
     context = await call_context(
         db,
         actor,
@@ -223,22 +223,28 @@ async def _authorize(
         request_hash=doubt_hash,
     )
     request, context = request.with_risk(context.known_risk), demand.applied_to(context)
+    earlier = context.earlier or context.joined or context.doubted
     if under is not None:
-        await under.check(db, context, request)
+        await under.check(db, replace(context, earlier=earlier), request)
     if context.earlier is not None:
         return None, await _same(db, actor, context.earlier, request_hash)
-    if runner is not None and doubt_hash is not None and (joined := context.joined or context.doubted) is not None:
-        if context.joined is None and draft.key is not None:
-            fact = call_fact(facts_by(actor), "call_doubt_joined", replace(request, id=joined), key=draft.key)
-            await calls_store.join_doubt(db, actor, context.job_id, joined, draft.key, runner, doubt_hash, fact)
-        return None, joined
+    if context.joined is not None:
+        # Its tool may be declared otherwise by now: the key joined the act, which has the same tool and arguments.
+        return None, await _same(db, actor, context.joined, None)
+    if context.doubted is not None:
+        if runner is not None and draft.key is not None:
+            fact = call_fact(facts_by(actor), "call_doubt_joined", replace(request, id=context.doubted), key=draft.key)
+            await calls_store.join_doubt(
+                db, actor, context.job_id, context.doubted, draft.key, runner, doubt_hash, fact
+            )
+        return None, context.doubted
     callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
     status, error = status_of(request.name, verdict.answer, verdict.reason)
     call = PlannedCall(
         draft=draft, request=request, request_hash=request_hash, authorization=verdict.answer, policies=context.policies,
         status=status or (CallStatus.INTENDED if draft.dispatch else CallStatus.ALLOWED), error=error,
-        doubt_hash=doubt_hash, callback_id=callback_id,
+        runner=runner, doubt_hash=doubt_hash, callback_id=callback_id,
     )  # fmt: skip
     more = {"resolution": str(under.id)} if under is not None else {}
     possible = None
@@ -305,11 +311,13 @@ async def _write_call(
     return row
 
 
-async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes) -> UUID:
-    """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used."""
+async def _same(db: Database, actor: Actor, id: UUID, request_hash: bytes | None) -> UUID:
+    """The call that this key stands for, if it is the same one and the same one asks: nobody else's outcome is used. ``request_hash``:
+    None where the request was compared already."""
     async with db.transaction(actor.org_id) as tx:
         stored_call = await calls_store.get_call(tx, id, actor.sees)
-    if stored_call is None or stored_call.asked_hash != request_hash or stored_call.asker != actor.identity:
+    is_same = stored_call is not None and request_hash in (None, stored_call.asked_hash)
+    if stored_call is None or not is_same or stored_call.asker != actor.identity:
         raise Conflict(
             "This key stands for another call of the agent.",
             code="call_key_reused",

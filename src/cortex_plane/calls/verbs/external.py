@@ -30,8 +30,8 @@ from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
-NOT_BEGUN = frozenset({CallStatus.ALLOWED})
-"""What the agent may do and has not begun ends with its session. What a person approved does not: somebody's yes waits there
+NOT_BEGUN = frozenset({CallStatus.ALLOWED, CallStatus.PARKED})
+"""What the agent may do and has not begun, or was parked, ends with its session. What a person approved does not: somebody's yes waits there
 for whoever comes with the same key."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.calls import store as calls_store
@@ -32,14 +33,38 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
                 "Whoever knows a result knows what happened.", field="result", hint="Send `completed` with it."
             )
         return await record_reported(db, actor, id, draft.attempt, draft.error)
+    if draft.status is OutcomeStatus.PARKED:
+        return await _park(db, actor, id, draft)
+    return await _settle(db, actor, id, draft)
+
+
+async def _park(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
+    if draft.result is not None or draft.probed:
+        raise InvalidInput("What is parked did nothing.", field="result", hint="Leave `result` and `probed` out.")
+    if draft.attempt is None:
+        # Sent late, it would let the next attempt begin a second time while that one is under way.
+        raise InvalidInput(
+            "`parked` needs the attempt that it is about.",
+            field="attempt",
+            hint="Send the `attempt` of the call that ran.",
+        )
+    try:
+        return await _settle(db, actor, id, draft)
+    except Conflict as error:
+        if error.code != "external_over":
+            raise
+    # Nobody begins it again: it did nothing, and that is how it ends.
+    ending = replace(draft, status=OutcomeStatus.FAILED, error=draft.error or "it was parked when its session was over")
+    return await _settle(db, actor, id, ending)
+
+
+async def _settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
     if draft.status is OutcomeStatus.FAILED and draft.result is not None:
         raise InvalidInput("What failed has no result.", field="result", hint="Say what went wrong in `error`.")
     if draft.status is OutcomeStatus.COMPLETED and draft.error is not None:
         raise InvalidInput("What is completed has no error.", field="error", hint="Leave `error` out.")
     status = CallStatus(draft.status.value)
     is_parked = status is CallStatus.PARKED
-    if is_parked and (draft.result is not None or draft.probed):
-        raise InvalidInput("What is parked did nothing.", field="result", hint="Leave `result` and `probed` out.")
     result = canonical(draft.result) if status is CallStatus.COMPLETED else None
     error = (draft.error or "it failed, and nothing happened") if status is CallStatus.FAILED else None
     error = draft.error if is_parked else error
@@ -94,10 +119,13 @@ async def record_reported(
                     hint="Whoever began the last attempt reports its outcome.",
                 )
             if call.status is CallStatus.INTENDED:
-                call = await settle_doubt(tx, actor, context, call, job, error or "it may have happened", unread)
-            elif call.status is not CallStatus.UNCERTAIN and not (
-                call.status is CallStatus.FAILED and call.settled_by == "fail"
-            ):
+                error_text = error or "it may have happened"
+                call = await settle_doubt(tx, actor, context, call, job, error_text, unread, is_reported=True)
+            elif call.status is CallStatus.UNCERTAIN:
+                # From now on it is more than its silence: only the answer of a person, or a known outcome, ends the doubt.
+                row = outcome_row(call.id, call.status, error=call.error, is_reported=True)
+                await calls_store.end_call(tx, row)
+            elif not (call.status is CallStatus.FAILED and call.settled_by == "fail"):
                 raise Conflict(
                     f"This call is {call.status}.",
                     code="call_settled" if call.finished_at else "call_not_begun",
@@ -121,8 +149,9 @@ async def lock_call(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[
 
 async def settle_doubt(
     tx: Transaction, actor: Actor, context: CallContext, call: ExternalCall, job: Row, error: str,
-    unread: CortexError | None, *, human: bool = False,
+    unread: CortexError | None, *, human: bool = False, is_reported: bool = False,
 ) -> ExternalCall:  # fmt: skip
+    """``is_reported``: its agent itself says that nobody knows; else it is silent."""
     choice = settlement(call.on_uncertain, call.now, call.now, call.attempt)
     gives_up = choice is Settlement.FAIL or job["status"] in TERMINAL
     asks = human or choice is Settlement.ASK_HUMAN
@@ -137,7 +166,10 @@ async def settle_doubt(
         request = await ask_about_doubt(tx, actor, context, call, job, _question(call, error))
         facts += request.facts
         events.append(request.event)
-    await calls_store.end_call(tx, outcome_row(call.id, status, error=error, settled_by="fail" if gives_up else None))
+    settled_by = "fail" if gives_up else None
+    await calls_store.end_call(
+        tx, outcome_row(call.id, status, error=error, settled_by=settled_by, is_reported=is_reported)
+    )
     record = GateRecord()
     if gives_up:
         record = await session_gates.record_ended_call(tx, actor, call.session_id, call.tool, error, unread)

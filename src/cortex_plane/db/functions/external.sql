@@ -44,14 +44,25 @@ begin
 end
 $$;
 
--- The call of a session that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same
--- identity, and begun by another process than p_runner or in doubt.
-create or replace function doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea) returns uuid
+drop function if exists doubted_call(uuid, uuid, uuid, text, bytea);
+
+-- The call that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same identity in
+-- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. Where a session ended
+-- before anybody was asked, the doubt stays. p_except: a call that is not looked at.
+create or replace function doubted_call(
+  p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid default null) returns uuid
   language sql stable set search_path = public, pg_temp as $$
-  select x.call_id from external_call x
+  select x.call_id from job j
+  join session s on s.org_id = j.org_id and s.id = j.session_id
+  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+    and x.unsettled and x.request_hash = p_request_hash
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
-  where x.org_id = p_org and x.job_id = p_job and x.request_hash = p_request_hash and x.asker = p_asker
-    and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner))
+  where j.org_id = p_org and j.id = p_job and x.asker = p_asker and x.call_id is distinct from p_except
+    and (x.job_id = p_job or exists (
+      select from session earlier
+      where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
+    and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
+      or (c.status = 'failed' and c.settled_by = 'fail'))
   order by x.created_at, x.call_id limit 1
 $$;
 
@@ -111,7 +122,8 @@ end
 $$;
 
 -- What a verdict about a new call depends on, in one round trip; no row where the session cannot be seen.
--- p_runner, p_request_hash: null where its agent does not say which process runs it; then nothing is joined and nothing doubted.
+-- p_runner: null where its agent does not say which process runs it; then nothing is doubted. A key that joined a call stands for it
+-- whatever its agent says. p_request_hash: null only without a key.
 -- p_acts: refused where an atlas of the session keeps out whoever asks (p_caller, p_person: see require_atlas_access).
 drop function if exists call_context(uuid, uuid, uuid, text, text, bytea, boolean, uuid, uuid);
 
@@ -136,7 +148,7 @@ begin
       (select x.call_id from external_call x
         where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
           and x.key = p_key),
-      case when p_runner is not null then
+      case when p_key is not null then
         joined_call(p_org, s.agent_id, coalesce(s.user_account_id, s.opened_by), p_key, p_request_hash) end,
       case when p_runner is not null then
         doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
@@ -227,6 +239,7 @@ create or replace function authorize_call(
 declare
   the_job job%rowtype;
   declared record;
+  doubt_hash bytea;
   whose uuid;
   event_data jsonb[];
 begin
@@ -234,6 +247,8 @@ begin
   select * into strict declared from jsonb_to_record(p_declared) d (
     key text, asked_hash text, sender text, parameters text, read_only boolean, risk text, timeout_seconds double precision,
     declares_risk boolean, policies text, says text, approval_id uuid, callback_id uuid, asker uuid, caused_by uuid, runner text, request_hash text);
+  -- Without a runner nothing is doubted, so nothing is kept to recognise it by.
+  doubt_hash := case when declared.runner is not null then decode(declared.request_hash, 'hex') end;
   the_job := lock_external(p_org, p_job, false);
   select coalesce(s.user_account_id, s.opened_by) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
@@ -244,9 +259,9 @@ begin
     return next;
     return;
   end if;
-  if declared.runner is not null and (
-      joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null
-      or doubted_call(p_org, p_job, declared.asker, declared.runner, decode(declared.request_hash, 'hex')) is not null) then
+  if (declared.key is not null
+        and joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null)
+      or (doubt_hash is not null and doubted_call(p_org, p_job, declared.asker, declared.runner, doubt_hash) is not null) then
     perform call_changed();
   end if;
   perform require_open(the_job);
@@ -272,11 +287,11 @@ begin
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at,
-    runner, request_hash)
+    runner, request_hash, unsettled)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
     declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at, declared.runner, decode(declared.request_hash, 'hex'));
+    declared.callback_id, at, declared.runner, doubt_hash, doubt_hash is not null and dispatch_before is not null);
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
@@ -296,7 +311,7 @@ end
 $$;
 
 -- A call begins (p_intent: one of record_intents, with its `runner`): what allowed it is consumed here. p_seen and p_attempt are what whoever decided it
--- saw; where that changed meanwhile, nothing is written and they look again.
+-- saw; where that changed meanwhile, nothing is written and they look again. Where the same request is in doubt as another call, nothing begins.
 create or replace function intend_call(
   p_org uuid, p_call uuid, p_seen text, p_attempt integer, p_sender text, p_policies text, p_dispatch_seconds double precision,
   p_intent jsonb, p_by uuid, p_event_types text[], p_event_data jsonb[], p_actions text[], p_bodies bytea[], p_more jsonb)
@@ -306,10 +321,18 @@ declare
   declared external_call%rowtype;
   at timestamptz;
   before timestamptz;
+  its_runner text;
 begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
   perform lock_external(p_org, declared.job_id, true);
+  its_runner := coalesce(p_intent ->> 'runner', declared.runner);
+  if declared.request_hash is not null
+      and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_call) is not null then
+    raise exception using errcode = 'CX409', detail = 'request_in_doubt',
+      message = 'The same call was begun before, under another key, and nobody knows what became of it.',
+      hint = 'Wait until that one is settled, then ask again with the same key.';
+  end if;
   perform require_policies(p_org, p_policies);
   perform require_atlases(p_org, declared.session_id, (p_more #>> '{gates,atlases}')::integer);
   perform from tool_call c
@@ -321,7 +344,9 @@ begin
   before := at + make_interval(secs => p_dispatch_seconds);
   perform record_intents(p_org, declared.job_id, declared.session_id, jsonb_build_array(p_intent), before, at);
   update external_call x
-  set sender = p_sender, runner = p_intent ->> 'runner', begun_by = p_by, policies = p_policies, settle_at = before + make_interval(secs => declared.timeout_seconds)
+  set sender = p_sender, runner = its_runner, begun_by = p_by, policies = p_policies,
+    settle_at = before + make_interval(secs => declared.timeout_seconds), unsettled = declared.request_hash is not null,
+    unknown_reported = false, parks = case when (p_intent ->> 'grant')::boolean then 0 else x.parks end
   where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
@@ -342,12 +367,22 @@ begin
 end
 $$;
 
--- What became of a call: nobody looks at its time any more.
+-- What became of a call (p_outcome: one of record_outcomes, with `reported` where its agent says that nobody knows): nobody looks at its
+-- time any more.
 create or replace function end_call(p_org uuid, p_outcome jsonb, p_result text) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
   perform record_outcomes(p_org, null, jsonb_build_array(p_outcome), array[p_result], plane_now());
-  update external_call x set settle_at = null where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
+  update external_call x
+  set settle_at = null, unknown_reported = x.unknown_reported or coalesce((p_outcome ->> 'reported')::boolean, false),
+    parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer,
+    unsettled = x.unsettled and case
+      when p_outcome ->> 'status' = 'uncertain' then true
+      -- Its session ended before anybody was asked. A tool that declares `fail` has said what a doubt means.
+      when p_outcome ->> 'settled_by' = 'fail' then not exists (
+        select from tool_call c where c.org_id = p_org and c.id = x.call_id and c.on_uncertain = 'fail')
+      else false end
+  where x.org_id = p_org and x.call_id = (p_outcome ->> 'id')::uuid;
 end
 $$;
 
@@ -394,7 +429,9 @@ create or replace function settle_call(
 #variable_conflict use_column
 declare
   declared external_call%rowtype;
+  the_job job%rowtype;
   was tool_call%rowtype;
+  parks boolean := p_outcome ->> 'status' = 'parked';
   card uuid;
   types text[];
   data jsonb[];
@@ -406,9 +443,16 @@ begin
     raise exception using errcode = 'CX404', detail = 'call_not_found', message = 'There is no such call.',
       hint = 'Check the id; it must belong to the org of your key.';
   end if;
-  perform lock_external(p_org, declared.job_id, false);
+  the_job := lock_external(p_org, declared.job_id, false);
   perform require_its_agent(p_org, p_call, p_by);
   select * into strict was from tool_call c where c.org_id = p_org and c.id = p_call;
+  if parks and was.status = 'parked' and was.attempt = p_attempt then
+    return;
+  end if;
+  if parks and the_job.status in ('COMPLETED', 'FAILED', 'CANCELLED') then
+    -- Nobody would begin it again: the verb reports that it failed.
+    perform require_open(the_job);
+  end if;
   if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
     return;
@@ -421,6 +465,12 @@ begin
     raise exception using errcode = 'CX409', detail = 'call_not_begun',
       message = format('This call is %s: it was not begun.', was.status),
       hint = 'Report its intent first, and run nothing before that was answered.';
+  end if;
+  if parks and (was.status = 'cleared' or (was.status = 'uncertain' and
+      (select x.unknown_reported from external_call x where x.org_id = p_org and x.call_id = p_call))) then
+    raise exception using errcode = 'CX409', detail = 'call_in_doubt',
+      message = 'This attempt was reported with an unknown outcome: it cannot be parked.',
+      hint = 'A person answers whether it happened; then do what the `next` of the call says.';
   end if;
   if was.attempt <> coalesce(p_attempt, was.attempt) then
     raise exception using errcode = 'CX409', detail = 'attempt_over',

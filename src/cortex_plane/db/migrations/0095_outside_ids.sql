@@ -14,8 +14,14 @@ create index idx_session_outside on session (org_id, outside_id, created_at desc
 alter table external_call add column runner text;
 alter table external_call add column request_hash bytea;
 alter table external_call add constraint chk_external_call_request_hash check (length(request_hash) = 32);
-create index idx_external_call_request on external_call (org_id, job_id, request_hash) where (request_hash is not null);
-grant update (runner) on external_call to cortex_app;
+-- It began, and nothing has said yet what became of it: only such a call can be in doubt.
+alter table external_call add column unsettled boolean not null default false;
+-- Its agent itself reported that nobody knows whether the last attempt happened.
+alter table external_call add column unknown_reported boolean not null default false;
+-- How often it was parked since a person approved it.
+alter table external_call add column parks integer not null default 0;
+create index idx_external_call_request on external_call (org_id, agent_id, opener, request_hash) where unsettled;
+grant update (runner, unsettled, unknown_reported, parks) on external_call to cortex_app;
 
 -- Keys that were asked for while the same call was in doubt: they stand for that call, also after it is settled.
 create table external_call_key (

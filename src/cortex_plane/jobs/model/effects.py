@@ -56,6 +56,8 @@ MAX_REPEATS = 3
 """How often a call may be sent again because somebody answered that it did not happen."""
 REPEATS_OF_A_GRANT = 1
 """How many of these one approval covers: whoever approved a call once did not approve it twice."""
+PARKS_OF_A_GRANT = 10
+"""How often a call may be parked and begin again under one approval."""
 
 
 class Settlement(StrEnum):
