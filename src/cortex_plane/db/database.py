@@ -105,7 +105,7 @@ HEAVY_RETRY_SECONDS = 5
 
 EVENT_VERBS: Final = frozenset(
     {
-        "adopt_job", "advance_job", "append_chunks", "authorize_call", "claim_jobs", "hear_signal", "ingest_message", "intend_call",
+        "adopt_job", "advance_job", "append_chunks", "authorize_call", "claim_jobs", "hear_signal", "ingest_message", "intend_call", "join_doubt", "join_waiting",
         "post_message", "record_deliveries", "release_job", "settle_call", "void_chunks",
     }
 )  # fmt: skip
