@@ -12,6 +12,10 @@ import pytest_asyncio
 from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
 from cortex_plane.approvals.verbs import approvals, decisions
+from cortex_plane.client.adapter import Adapter
+from cortex_plane.client.authorization import Advice
+from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.sessions.model.sessions import Termination
 from tests.client.test_guard import ledger
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
@@ -110,3 +114,15 @@ async def test_without_a_plane_nothing_runs_and_the_model_reads_why(new_driver: 
             done = await new_driver().run(client, refund, "Refund A-1")
     assert "cannot be reached" in done.text or "does not answer" in done.text
     assert done.waits == []
+
+
+@pytest.mark.proves("D.945")
+async def test_adapter_opens_no_session_in_place_of_one_that_somebody_ended(plane: Client, world: World) -> None:
+    adapter = Adapter(plane=plane, agent="deployer")
+    first = await adapter.calls(THREAD).authorize("refund", {"order": "A-1"}, key="1")
+    await adapter.calls(THREAD).completed(first, "paid")
+    (session,) = [session async for session in plane.sessions.list(outside_id=THREAD)]
+    await session_lifecycle.terminate(world.db, world.admin.actor, session.id, Termination())
+    second = await adapter.calls(THREAD).authorize("refund", {"order": "A-2"}, key="2")
+    assert (first.next, second.next) == (Advice.RUN, Advice.STOP)
+    assert len([session async for session in plane.sessions.list(outside_id=THREAD)]) == 1

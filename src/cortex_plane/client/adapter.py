@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 USAGE_PATIENCE_SECONDS = 1.0
 """A model's answer is not held back for long where the plane cannot be told what it took."""
+MOST_SESSIONS = 10_000
+"""That an adapter remembers; the oldest are forgotten first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,15 +34,17 @@ class Adapter:
     answers: Answers | None = None
     patience: float = PATIENCE_SECONDS
 
+    _calls: dict[str, PlaneCalls] = field(default_factory=dict, init=False)
+
     def calls(self, session: str) -> PlaneCalls:
-        return PlaneCalls(
-            self.plane,
-            agent=self.agent,
-            session=session,
-            names=self.names,
-            answers=self.answers,
-            patience=self.patience,
-        )
+        """The same for all calls of a session: once somebody has ended it, this adapter opens no other one in its place."""
+        if session not in self._calls:
+            while len(self._calls) >= MOST_SESSIONS:
+                self._calls.pop(next(iter(self._calls)))
+            self._calls[session] = PlaneCalls(
+                self.plane, agent=self.agent, session=session, names=self.names, answers=self.answers, patience=self.patience
+            )  # fmt: skip
+        return self._calls[session]
 
     def usage_calls(self, session: str) -> PlaneCalls:
         patience = min(self.patience, USAGE_PATIENCE_SECONDS)
