@@ -214,7 +214,10 @@ async def test_forged_callers_and_other_events_run_nothing(agent: Hooks, other: 
     await agent.send({}, status=422)
     await agent.send(["PreToolUse"], status=422)
     await agent.send(claude(tool_input={"content": "x" * 1_100_000}), status=413)
-    assert await agent.send(claude(hook_event_name="SessionStart")) == {}
+    # An event of another coding agent, or one that is not about tools, is no call without objection.
+    for event in ("BeforeTool", "SessionStart", ""):
+        problem = await agent.send(claude(hook_event_name=event), status=422)
+        assert "hook_event_name" in str(problem)
     missing, reason = await agent.verdict(claude(), agent="nobody")
     assert (missing, "cortex agent create nobody" in reason) == ("deny", True)
     assert "did not record" in (await agent.send(after(claude())))["systemMessage"]

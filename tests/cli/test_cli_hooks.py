@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -72,6 +74,34 @@ def test_a_hook_blocks_whatever_goes_wrong(events: Events) -> None:
     assert events.run(after(READ), expect=1, **nowhere).stdout == ""
     missing = json.loads(events.run(READ).stdout)["hookSpecificOutput"]
     assert (missing["permissionDecision"], "no agent" in missing["permissionDecisionReason"]) == ("deny", True)
+
+
+class AnyServer(BaseHTTPRequestHandler):
+    """Not the plane: it answers everything with what Codex takes for no objection."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.proves("D.952")
+def test_only_the_planes_answer_to_an_event_of_the_dialect_counts(events: Events) -> None:
+    for dialect, event in (("claude", gemini("t1")), ("gemini", READ), ("codex", gemini("t1"))):
+        refused = events.run(event, dialect=dialect, expect=2)
+        assert (refused.stdout, "is no event of" in refused.stderr) == ("", True)
+    with HTTPServer(("127.0.0.1", 0), AnyServer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        elsewhere = {"CORTEX_URL": f"http://127.0.0.1:{server.server_port}", "CORTEX_KEY": "cortex_key_1"}
+        answer = events.run(READ, dialect="codex", expect=2, **elsewhere)
+        server.shutdown()
+        thread.join()
+    assert (answer.stdout, "cannot be read" in answer.stderr) == ("", True)
 
 
 @pytest.mark.proves("D.955")

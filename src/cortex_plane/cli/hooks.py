@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
 from cortex_plane.calls.routes import ANSWER_HOOK
-from cortex_plane.calls.rules.hooks import FORMS, HookPhase, is_answer
+from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, HookPhase, is_answer, phase_of
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
@@ -80,17 +80,21 @@ def answer_event(
                 f"The event has more than {MAX_BODY_BYTES} bytes.", hint="Split the call into smaller ones."
             )
         event = _event_name(content)
-        if FORMS[dialect.dialect].phases.get(event) is not HookPhase.BEFORE:
+        if phase_of(dialect.dialect, event) is not HookPhase.BEFORE:
             code = WARN  # the tool ran: its result is not hidden from the model
         answer = run(lambda plane: _ask(plane, dialect.dialect, content, agent, wait))
         if not is_answer(dialect.dialect, event, answer):
-            raise CortexError(TOO_LATE, code="unreadable_answer")
+            raise _unreadable()
         sys.stdout.write(orjson.dumps(answer).decode() + "\n")
         sys.stdout.flush()
     except CortexError as error:
         _end(f"{error.message} {error.hint}".strip(), code)
     except (Exception, KeyboardInterrupt) as error:
         _end(f"{TOO_LATE} ({type(error).__name__})", code)
+
+
+def _unreadable() -> CortexError:
+    return CortexError(TOO_LATE, code="unreadable_answer")
 
 
 def _end(reason: str, code: int) -> None:
@@ -120,6 +124,8 @@ async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | Non
         answer = await plane.transport.send_bytes(
             ANSWER_HOOK, dialect, content=content, query={"agent": agent, "wait": rest or None}, headers=headers
         )
+        if answer.headers.get(ANSWER_HEADER) != dialect.value:
+            raise _unreadable()
         decision = orjson.loads(answer.content)
         is_deferred = isinstance(decision, dict) and "defer" in str(decision.get("hookSpecificOutput"))
         if rest <= 0 or is_deferred or "Cortex-Pending" not in answer.headers:

@@ -20,6 +20,8 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 MAX_NAME = 200
 MAX_ID = 255
+ANSWER_HEADER = "Cortex-Hook"
+"""Marks the plane's own answers with the dialect: a proxy or another server answers with JSON too."""
 TIMEOUT_SECONDS = 86_400.0
 """A tool of a coding agent, such as a subagent, may run for long, and a result that comes later still counts."""
 
@@ -28,8 +30,6 @@ class HookPhase(StrEnum):
     BEFORE = "before"
     AFTER = "after"
     FAILED = "failed"
-    OTHER = "other"
-    """An event that is not about the use of a tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +101,7 @@ class HookDecision:
 def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     form = FORMS[dialect]
     name = _text(payload, "hook_event_name", MAX_NAME)
-    phase = form.phases.get(name, HookPhase.OTHER)
-    if phase is HookPhase.OTHER:
-        return HookEvent(name=name, phase=phase, arguments={})
+    phase = phase_of(dialect, name)
     session = _text(payload, "session_id", MAX_ID)
     foreign = _text(payload, "tool_name", MAX_NAME)
     arguments = payload.get("tool_input")
@@ -130,6 +128,19 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         result=result,
         error=error,
     )
+
+
+def phase_of(dialect: Dialect, event_name: str) -> HookPhase:
+    """Raises for an event that the plane does not answer: the event of another coding agent must not pass as allowed."""
+    phase = FORMS[dialect].phases.get(event_name)
+    if phase is None:
+        raise InvalidInput(
+            f"`{event_name[:100]}` is no event of {dialect.value} that the plane answers.",
+            code="hook_event_unknown",
+            field="hook_event_name",
+            hint=f"Send {', '.join(FORMS[dialect].phases)} alone, to the address of the coding agent that made it.",
+        )
+    return phase
 
 
 def _error_of(payload: Mapping[str, Any], phase: HookPhase, result: Any) -> str | None:
@@ -233,7 +244,7 @@ def answer_of(dialect: Dialect, event: HookEvent, decision: HookDecision, *, can
 
 def refused_answer(dialect: Dialect, payload: Mapping[str, Any], error: CortexError) -> dict[str, Any]:
     """Of an event whose fields cannot be read, or whose call cannot be asked about: a tool does not run, and an outcome is not recorded.
-    Raises the error again where not even the name of the event can be read: then the request failed, and coding agents block."""
+    Raises the error again where the event is not one of the dialect: then the request failed, and coding agents block."""
     name = payload.get("hook_event_name")
     if not isinstance(name, str) or name not in FORMS[dialect].phases:
         raise error
@@ -247,7 +258,7 @@ def is_answer(dialect: Dialect, event_name: str, answer: Any) -> bool:
     """Whether the coding agent can read it. What it cannot read it takes for no objection."""
     if not isinstance(answer, dict):
         return False
-    if FORMS[dialect].phases.get(event_name, HookPhase.OTHER) is not HookPhase.BEFORE:
+    if phase_of(dialect, event_name) is not HookPhase.BEFORE:
         return True
     if dialect is Dialect.GEMINI:
         return answer.get("decision") in ("allow", "deny")

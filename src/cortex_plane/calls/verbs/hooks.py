@@ -51,8 +51,6 @@ async def answer_hook(
     agent = agent or dialect.value
     try:
         event = hooks.parse_event(dialect, payload)
-        if event.phase is HookPhase.OTHER:
-            return HookReply(body={})
         if event.phase is not HookPhase.BEFORE:
             await _report(db, actor, agent, event)
             return HookReply(body={})
