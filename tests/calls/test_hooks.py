@@ -145,6 +145,22 @@ async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect
 
 
 @pytest.mark.proves("D.950")
+async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_built_in_one(agent: Hooks) -> None:
+    repo = {"tool_input": {"repo": "x"}}
+    await agent.verdict(claude("mcp__github__deleteRepo", "toolu_1", **repo), defer="true")
+    (call,) = await agent.calls()
+    await decide(agent.world, call)
+    # The same name for policies: that somebody approved the one says nothing about the other, under whatever id.
+    for id in ("toolu_2", "toolu_3"):
+        assert (await agent.verdict(claude("mcp__github__delete_repo", id, **repo), defer="true"))[0] != "allow"
+    assert len({call["approval_id"] for call in await agent.calls()}) == 2
+    assert (await agent.verdict(claude("mcp__github__deleteRepo", "toolu_4", **repo), defer="true"))[0] == "allow"
+    for foreign in ("mcp__claude__Read", "mcp__Claude__read", "mcp__-__Read", "claude.read", "Claude:Read"):
+        assert (await agent.verdict(claude(foreign, f"toolu_{foreign}")))[0] == "deny"
+    assert (await agent.verdict(claude("Read", "toolu_5")))[0] == "allow"
+
+
+@pytest.mark.proves("D.950")
 async def test_a_denied_call_gives_its_reason(agent: Hooks) -> None:
     await agent.verdict(claude(), defer="true")
     (call,) = await agent.calls()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,8 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 MAX_NAME = 200
 MAX_ID = 255
+_MCP = "mcp"
+_NAMESPACES = re.compile(r"[./:]")
 ANSWER_HEADER = "Cortex-Hook"
 """Marks the plane's own answers with the dialect: a proxy or another server answers with JSON too."""
 TIMEOUT_SECONDS = 86_400.0
@@ -70,6 +73,9 @@ FORMS: Mapping[Dialect, DialectForm] = {
 }
 
 
+PREFIXES = frozenset(form.prefix for form in FORMS.values())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookEvent:
     """One call of a hook."""
@@ -79,6 +85,8 @@ class HookEvent:
     session: str = ""
     tool: str = ""
     """As policies name it."""
+    foreign: str = ""
+    """As the coding agent names it. Several of its names may be one for policies; an approval is for one of them."""
     arguments: Mapping[str, Any]
     key: str | None = None
     """Of the call in the plane; None after the use of a tool whose agent gives calls no ids."""
@@ -122,12 +130,28 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         name=name,
         phase=HookPhase.FAILED if error is not None else phase,
         session=session,
-        tool=plane_name(foreign, form.prefix),
+        tool=_tool_name(foreign, form.prefix),
+        foreign=foreign,
         arguments=arguments,
         key=key,
         result=result,
         error=error,
     )
+
+
+def _tool_name(foreign: str, prefix: str) -> str:
+    """The name for policies. Raises where a tool from elsewhere, such as one of an MCP server `claude`, would have the name of a built-in one."""
+    name = plane_name(foreign, prefix)
+    is_mcp = foreign.startswith(f"{_MCP}__")
+    taken = PREFIXES if is_mcp else {*PREFIXES, _MCP}
+    if (is_mcp or _NAMESPACES.search(foreign)) and name.partition(".")[0] in taken:
+        raise InvalidInput(
+            f"`{foreign}` would be `{name}` for policies, which is a name of another kind of tool.",
+            code="tool_name_taken",
+            field="tool_name",
+            hint="Rename its MCP server: `claude`, `codex` and `gemini` stand for the tools of the coding agents themselves.",
+        )
+    return name
 
 
 def phase_of(dialect: Dialect, event_name: str) -> HookPhase:

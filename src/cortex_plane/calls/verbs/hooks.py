@@ -17,8 +17,8 @@ from cortex_plane.calls.rules.hooks import HookDecision, HookEvent, HookPhase
 from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
-from cortex_plane.calls.verbs.calls import authorize_in
-from cortex_plane.calls.verbs.external import doubt_hash_of
+from cortex_plane.calls.verbs.calls import CallDemand, authorize_in
+from cortex_plane.calls.verbs.external import doubt_hash_of, tool_digest
 from cortex_plane.calls.verbs.outcomes import settle_call
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
@@ -29,9 +29,6 @@ from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.sessions.verbs.sessions import find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
-
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
-"""Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +76,9 @@ async def _ask(
     draft = _draft_of(dialect, event)
     session = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=event.session)
     session_id = (await session_lifecycle.create(db, actor, session)).id
-    await _join_waiting(db, actor, session_id, draft)
-    call = await authorize_in(db, actor, session_id, draft)
+    scope = _scope_of(event)
+    await _join_waiting(db, actor, session_id, draft, scope)
+    call = await authorize_in(db, actor, session_id, draft, demand=CallDemand(scope=scope))
     # An edited call does not begin by itself, and only where the coding agent runs what the approver made of it.
     if call.next is Next.BEGIN and hooks.can_run(dialect, event, call):
         intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender, runner=draft.runner)
@@ -96,7 +94,8 @@ def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
     try:
         return CallDraft(
             tool=event.tool, arguments=dict(event.arguments), key=event.key, dispatch=True, runner=f"hooks:{dialect.value}",
-            parameters=ANY_OBJECT,
+            # Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments.
+            parameters={"type": "object", "title": event.foreign},
             # Each request is a try of its own: whoever repeats one, or resumes one session twice, does not run the tool twice.
             sender=uuid4().hex, on_uncertain=OnUncertain(form.on_uncertain), timeout_seconds=hooks.TIMEOUT_SECONDS,
         )  # fmt: skip
@@ -106,15 +105,19 @@ def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
         raise InvalidInput(f"The call cannot be asked about: `{field}` {fault['msg']}", field=field) from None
 
 
-async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> None:
+def _scope_of(event: HookEvent) -> str:
+    return event.foreign
+
+
+async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft, scope: str) -> None:
     """A model that makes a call again, after the same one waited for a person, gives it a new id: it is that call."""
     key, arguments = require_found(draft.key, "call"), canonical(draft.arguments)
     input_hash = hashlib.sha256(arguments)
-    request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest())
+    request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest(), scope)
     async with db.transaction(actor.org_id) as tx:
         waiting = await tx.row(
-            queries.find_waiting_call, session_id, actor.identity, request_hash, draft.tool, input_hash.digest(), key
-        )
+            queries.find_waiting_call, session_id, actor.identity, request_hash, tool_digest(draft), input_hash.digest(), key
+        )  # fmt: skip
     if waiting is not None:
         fact = facts_by(actor)("call_key_joined", call=str(waiting["call_id"]), tool=draft.tool, key=key)
         await calls_store.join_waiting(db, actor, waiting["job_id"], waiting["call_id"], key, request_hash, fact)
@@ -133,7 +136,7 @@ async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> N
         session = require_found(await find_outside_session(tx, actor, agent, event.session), "session")
         call = await tx.row(
             queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
-            doubt_hash_of(event.tool, input_hash.hexdigest()), input_hash.digest(),
+            doubt_hash_of(event.tool, input_hash.hexdigest(), _scope_of(event)), input_hash.digest(),
         )  # fmt: skip
     call = require_found(call, "call")
     if event.phase is HookPhase.FAILED:
