@@ -161,6 +161,21 @@ async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_bui
 
 
 @pytest.mark.proves("D.950")
+async def test_an_approval_is_for_one_directory(agent: Hooks, http: httpx.AsyncClient) -> None:
+    staging, production = {"cwd": "/srv/staging"}, {"cwd": "/srv/production"}
+    await agent.verdict(claude(id="toolu_1", **staging), defer="true")
+    (call,) = await agent.calls()
+    shown = await http.get(f"/v1/approvals/{call['approval_id']}", headers=agent.world.admin.headers)
+    assert shown.json()["approval"]["agent_says"] == "Bash, in /srv/staging"
+    # Another id joins the call while it waits; then its session is resumed elsewhere.
+    await agent.verdict(claude(id="toolu_2", **staging), defer="true")
+    await decide(agent.world, call)
+    for id in ("toolu_1", "toolu_2", "toolu_3"):
+        assert (await agent.verdict(claude(id=id, **production), defer="true"))[0] in ("deny", "defer")
+    assert (await agent.verdict(claude(id="toolu_2", **staging), defer="true"))[0] == "allow"
+
+
+@pytest.mark.proves("D.950")
 async def test_a_denied_call_gives_its_reason(agent: Hooks) -> None:
     await agent.verdict(claude(), defer="true")
     (call,) = await agent.calls()

@@ -21,6 +21,7 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 MAX_NAME = 200
 MAX_ID = 255
+MAX_DIRECTORY = 4096
 _MCP = "mcp"
 _NAMESPACES = re.compile(r"[./:]")
 ANSWER_HEADER = "Cortex-Hook"
@@ -87,6 +88,8 @@ class HookEvent:
     """As policies name it."""
     foreign: str = ""
     """As the coding agent names it. Several of its names may be one for policies; an approval is for one of them."""
+    directory: str = ""
+    """Where the coding agent runs its own tools; empty for a tool of an MCP server, which runs elsewhere."""
     arguments: Mapping[str, Any]
     key: str | None = None
     """Of the call in the plane; None after the use of a tool whose agent gives calls no ids."""
@@ -132,11 +135,32 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         session=session,
         tool=_tool_name(foreign, form.prefix),
         foreign=foreign,
+        directory=""
+        if foreign.startswith(f"{_MCP}__") or "cwd" not in payload
+        else _text(payload, "cwd", MAX_DIRECTORY),
         arguments=arguments,
         key=key,
         result=result,
         error=error,
     )
+
+
+def scope_of(event: HookEvent) -> str:
+    """What tells a call apart from others of the same name for policies and the same arguments: `make deploy` elsewhere is another act."""
+    return f"{event.foreign}\n{event.directory}"
+
+
+def declare_tool(event: HookEvent) -> dict[str, Any]:
+    """The schema, of which approvals are for exactly this one. Hooks are not given those of the tools: the coding agent checks what an
+    approver made of the arguments."""
+    place = {"description": f"It runs in {event.directory}"} if event.directory else {}
+    return {"type": "object", "title": event.foreign, **place}
+
+
+def describe(event: HookEvent) -> str:
+    """For the approver, as the coding agent says it."""
+    place = f", in {event.directory}" if event.directory else ""
+    return f"{event.foreign}{place}"[:2000]
 
 
 def _tool_name(foreign: str, prefix: str) -> str:

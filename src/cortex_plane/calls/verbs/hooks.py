@@ -76,7 +76,7 @@ async def _ask(
     draft = _draft_of(dialect, event)
     session = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=event.session)
     session_id = (await session_lifecycle.create(db, actor, session)).id
-    scope = _scope_of(event)
+    scope = hooks.scope_of(event)
     await _join_waiting(db, actor, session_id, draft, scope)
     call = await authorize_in(db, actor, session_id, draft, demand=CallDemand(scope=scope))
     # An edited call does not begin by itself, and only where the coding agent runs what the approver made of it.
@@ -94,8 +94,7 @@ def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
     try:
         return CallDraft(
             tool=event.tool, arguments=dict(event.arguments), key=event.key, dispatch=True, runner=f"hooks:{dialect.value}",
-            # Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments.
-            parameters={"type": "object", "title": event.foreign},
+            parameters=hooks.declare_tool(event), says=hooks.describe(event),
             # Each request is a try of its own: whoever repeats one, or resumes one session twice, does not run the tool twice.
             sender=uuid4().hex, on_uncertain=OnUncertain(form.on_uncertain), timeout_seconds=hooks.TIMEOUT_SECONDS,
         )  # fmt: skip
@@ -103,10 +102,6 @@ def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
         field = ".".join(str(part) for part in fault["loc"])
         raise InvalidInput(f"The call cannot be asked about: `{field}` {fault['msg']}", field=field) from None
-
-
-def _scope_of(event: HookEvent) -> str:
-    return event.foreign
 
 
 async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft, scope: str) -> None:
@@ -136,7 +131,7 @@ async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> N
         session = require_found(await find_outside_session(tx, actor, agent, event.session), "session")
         call = await tx.row(
             queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
-            doubt_hash_of(event.tool, input_hash.hexdigest(), _scope_of(event)), input_hash.digest(),
+            doubt_hash_of(event.tool, input_hash.hexdigest(), hooks.scope_of(event)), input_hash.digest(),
         )  # fmt: skip
     call = require_found(call, "call")
     if event.phase is HookPhase.FAILED:
