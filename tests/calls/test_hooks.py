@@ -61,8 +61,10 @@ class Hooks:
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    async def verdict(self, payload: dict[str, Any], **query: Any) -> tuple[str, str]:
-        output = (await self.send(payload, **query))["hookSpecificOutput"]
+    async def verdict(
+        self, payload: dict[str, Any], headers: dict[str, str] | None = None, **query: Any
+    ) -> tuple[str, str]:
+        output = (await self.send(payload, headers=headers, **query))["hookSpecificOutput"]
         assert output["hookEventName"] == "PreToolUse"
         return output["permissionDecision"], output.get("permissionDecisionReason", "")
 
@@ -173,6 +175,29 @@ async def test_an_approval_is_for_one_directory(agent: Hooks, http: httpx.AsyncC
     for id in ("toolu_1", "toolu_2", "toolu_3"):
         assert (await agent.verdict(claude(id=id, **production), defer="true"))[0] in ("deny", "defer")
     assert (await agent.verdict(claude(id="toolu_2", **staging), defer="true"))[0] == "allow"
+
+
+@pytest.mark.proves("D.950")
+async def test_a_call_of_a_process_that_is_gone_does_not_run_again_until_a_person_answered(agent: Hooks) -> None:
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    first, second = ({**agent.person.headers, "Cortex-Process": name} for name in "ab")
+    assert (await agent.verdict(read, headers=first))[0] == "allow"
+    # The same process may make the same call beside one that runs.
+    assert (await agent.verdict(read | {"tool_use_id": "toolu_2"}, headers=first))[0] == "allow"
+    await agent.send(after(read | {"tool_use_id": "toolu_2"}))
+    # The process is killed. Its session goes on in another one, which makes the call again.
+    again = read | {"tool_use_id": "toolu_3", "prompt_id": "4a9b"}
+    decision, reason = await agent.verdict(again, headers=second, defer="true")
+    assert (decision, "whether it happened" in reason, "/approvals/" in reason) == ("defer", True, True)
+    (call, _) = await agent.calls()
+    assert (call["status"], call["approval_kind"]) == ("uncertain", "uncertain_effect")
+    # Without the header a turn tells it too, and without both nothing runs again.
+    edit = claude("Read", "toolu_4", tool_input={"file_path": "/home/u/p/b.py"})
+    assert (await agent.verdict(edit))[0] == "allow"
+    assert (await agent.verdict(edit | {"tool_use_id": "toolu_5", "prompt_id": "4a9b"}))[0] == "deny"
+    nameless = claude("Read", "toolu_6", tool_input={"file_path": "/home/u/p/c.py"}, prompt_id=None)
+    assert (await agent.verdict(nameless))[0] == "allow"
+    assert (await agent.verdict(nameless | {"tool_use_id": "toolu_7"}))[0] == "deny"
 
 
 @pytest.mark.proves("D.950")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -74,6 +76,21 @@ def test_a_hook_blocks_whatever_goes_wrong(events: Events) -> None:
     assert events.run(after(READ), expect=1, **nowhere).stdout == ""
     missing = json.loads(events.run(READ).stdout)["hookSpecificOutput"]
     assert (missing["permissionDecision"], "no agent" in missing["permissionDecisionReason"]) == ("deny", True)
+
+
+@pytest.mark.proves("D.950")
+def test_a_shell_between_does_not_hide_the_process_of_the_coding_agent(events: Events) -> None:
+    events.shell.run("agent", "create", "claude-code", "--model", "none")
+    events.shell.run("hook", "install", "claude", "--policy")
+    for id in ("toolu_1", "toolu_2"):
+        words = f"{shlex.quote(sys.executable)} -m cortex_plane hook --dialect claude; exit $?"
+        done = subprocess.run(
+            ["sh", "-c", words], cwd=events.shell.folder, env=events.shell.environment, input=json.dumps(READ | {"tool_use_id": id}),
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert '"permissionDecision":"allow"' in done.stdout, done.stderr
+    # Here the parent is another process: that of these tests.
+    assert events.verdict(READ | {"tool_use_id": "toolu_3"}) == "deny"
 
 
 class AnyServer(BaseHTTPRequestHandler):

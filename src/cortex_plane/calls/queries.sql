@@ -22,6 +22,13 @@ where c.id = case when $3::text is not null then coalesce(
     order by o.step_index limit 1) end
 
 
+-- name: is_run_elsewhere
+-- Whether a call has begun in another process than $2, and nobody has reported what became of it.
+select exists (
+  select from external_call x join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+  where x.call_id = $1 and c.status = 'intended' and x.runner is distinct from $2)
+
+
 -- name: find_first_waiting
 -- The call of a job that waits for a person longest.
 select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'awaiting' order by c.step_index limit 1

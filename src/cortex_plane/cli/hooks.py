@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
 from cortex_plane.calls.routes import ANSWER_HOOK
-from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, HookPhase, is_answer, phase_of
+from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER, HookPhase, is_answer, phase_of
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
@@ -32,6 +34,7 @@ BLOCK, WARN = 2, 1
 """Exit codes: the tool does not run and the model reads stderr; or only a person does."""
 ROUND_SECONDS = 20.0
 """How long one request is held."""
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "fish"})
 TOO_LATE = "The plane's answer cannot be read, so nothing runs. Are its address and its version right?"
 
 
@@ -117,7 +120,7 @@ def _event_name(content: bytes) -> str:
 
 async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | None, wait: float) -> Any:
     """The answer; as long as the call waits for a person, asked again until ``wait`` is over."""
-    headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", "")}
+    headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", ""), PROCESS_HEADER: _process_name()}
     ends = time.monotonic() + wait
     while True:
         rest = max(0.0, min(ends - time.monotonic(), ROUND_SECONDS))
@@ -130,6 +133,27 @@ async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | Non
         is_deferred = isinstance(decision, dict) and "defer" in str(decision.get("hookSpecificOutput"))
         if rest <= 0 or is_deferred or "Cortex-Pending" not in answer.headers:
             return decision
+
+
+def _process_name() -> str:
+    """The coding agent's process: the nearest one above this that is no shell. Its start time is part of the name, because ids are used
+    again. Where the system has no `/proc`, it is the parent alone: a shell that starts for each event then makes the plane ask more often."""
+    pid, start = os.getppid(), ""
+    try:
+        parent, start, program = _read_process(pid)
+        while program in _SHELLS and parent > 1:
+            pid = parent
+            parent, start, program = _read_process(pid)
+    except (OSError, ValueError, IndexError):
+        pass
+    return hashlib.sha256(f"{platform.node()} {pid} {start}".encode()).hexdigest()[:32]
+
+
+def _read_process(pid: int) -> tuple[int, str, str]:
+    """The parent of a process, when it started, and the name of its program."""
+    head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+    fields = tail.split()
+    return int(fields[1]), fields[19], head.partition("(")[2]
 
 
 @hook_app.command("install")

@@ -22,6 +22,8 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 MAX_NAME = 200
 MAX_ID = 255
 MAX_DIRECTORY = 4096
+PROCESS_HEADER = "Cortex-Process"
+"""Names the process of the coding agent, as `cortex hook` sees it."""
 _MCP = "mcp"
 _NAMESPACES = re.compile(r"[./:]")
 ANSWER_HEADER = "Cortex-Hook"
@@ -46,6 +48,8 @@ class DialectForm:
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
     """Of a call whose end nobody reported."""
     can_defer: bool = False
+    turn_field: str | None = None
+    """Names the turn of the model; a call that an earlier turn left without a report is not running any more."""
     has_call_ids: bool = True
     may_edit: bool = True
     merges: bool = False
@@ -57,12 +61,14 @@ FORMS: Mapping[Dialect, DialectForm] = {
         phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER, "PostToolUseFailure": HookPhase.FAILED},
         prefix="claude",
         can_defer=True,
+        turn_field="prompt_id",
     ),
     # Codex has no event for tools that fail, so a missing outcome says nothing. It rejects changed arguments and runs the original ones.
     Dialect.CODEX: DialectForm(
         phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER},
         prefix="codex",
         on_uncertain=OnUncertain.FAIL,
+        turn_field="turn_id",
         may_edit=False,
     ),
     Dialect.GEMINI: DialectForm(
@@ -93,6 +99,7 @@ class HookEvent:
     arguments: Mapping[str, Any]
     key: str | None = None
     """Of the call in the plane; None after the use of a tool whose agent gives calls no ids."""
+    turn: str | None = None
     result: Any = None
     error: str | None = None
 
@@ -127,6 +134,7 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         at = _text(payload, "timestamp", MAX_NAME)
         digest = hashlib.sha256(canonical([foreign, arguments, at])).hexdigest()
         key = call_key(session, digest)
+    turn = payload.get(form.turn_field) if form.turn_field is not None else None
     result = payload.get("tool_response")
     error = _error_of(payload, phase, result)
     return HookEvent(
@@ -140,6 +148,7 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         else _text(payload, "cwd", MAX_DIRECTORY),
         arguments=arguments,
         key=key,
+        turn=turn if isinstance(turn, str) else None,
         result=result,
         error=error,
     )
@@ -148,6 +157,13 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
 def scope_of(event: HookEvent) -> str:
     """What tells a call apart from others of the same name for policies and the same arguments: `make deploy` elsewhere is another act."""
     return f"{event.foreign}\n{event.directory}"
+
+
+def runner_of(dialect: Dialect, event: HookEvent, process: str | None, sender: str) -> str:
+    """Of calls with the same runner the plane assumes that they still run. Where nothing tells processes apart, every event has its own."""
+    source = f"process {process}" if process else f"turn {event.turn}" if event.turn else f"event {sender}"
+    digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()
+    return f"hooks:{dialect.value}:{digest[:32]}"
 
 
 def declare_tool(event: HookEvent) -> dict[str, Any]:
@@ -247,6 +263,13 @@ def decision_of(event: HookEvent, call: ExternalCall, link: str | None) -> HookD
             return HookDecision(
                 waits=True,
                 reason=f"{reason}{where} Make exactly this call again once that is decided; do nothing else instead.",
+            )
+        case Next.WAIT if call.is_asked:
+            where = f" They answer at {link}." if link else ""
+            return HookDecision(
+                waits=True,
+                reason=f"It was begun before, and does not run twice: a person says first whether it happened.{where} Make exactly this "
+                "call again once they answered; do nothing else instead.",
             )
         case _:
             return HookDecision(reason=f"It was begun before, and does not run twice. {reason}")
