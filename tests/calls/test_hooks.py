@@ -148,7 +148,7 @@ async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect
 
 @pytest.mark.proves("D.950")
 async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_built_in_one(agent: Hooks) -> None:
-    repo = {"tool_input": {"repo": "x"}}
+    repo: dict[str, Any] = {"tool_input": {"repo": "x"}}
     await agent.verdict(claude("mcp__github__deleteRepo", "toolu_1", **repo), defer="true")
     (call,) = await agent.calls()
     await decide(agent.world, call)
@@ -164,7 +164,8 @@ async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_bui
 
 @pytest.mark.proves("D.950")
 async def test_an_approval_is_for_one_directory(agent: Hooks, http: httpx.AsyncClient) -> None:
-    staging, production = {"cwd": "/srv/staging"}, {"cwd": "/srv/production"}
+    staging: dict[str, Any] = {"cwd": "/srv/staging"}
+    production: dict[str, Any] = {"cwd": "/srv/production"}
     await agent.verdict(claude(id="toolu_1", **staging), defer="true")
     (call,) = await agent.calls()
     shown = await http.get(f"/v1/approvals/{call['approval_id']}", headers=agent.world.admin.headers)

@@ -46,7 +46,9 @@ def test_a_starter_policy_lets_agents_read_and_asks_for_the_rest(events: Events)
     assert "cortex agent create claude-code" in shell.run("hook", "install", "claude", "--policy").stdout
     for name, slug in (("claude", "claude-code"), ("codex", "codex"), ("gemini", "gemini")):
         shell.run("agent", "create", slug, "--model", "none")
-        assert "applied the starter policy" in shell.run("hook", "install", name, "--policy").stdout
+        is_first = name != "claude"
+        words = "applied the starter policy" if is_first else "the org has all of the starter policy"
+        assert words in shell.run("hook", "install", name, "--policy").stdout
         assert f"{name}-reads" in shell.run("hook", "policy", name).stdout
     assert "codex-acts" in shell.run("policy", "show").stdout
     assert events.verdict(READ) == "allow"
@@ -76,6 +78,27 @@ def test_a_hook_blocks_whatever_goes_wrong(events: Events) -> None:
     assert events.run(after(READ), expect=1, **nowhere).stdout == ""
     missing = json.loads(events.run(READ).stdout)["hookSpecificOutput"]
     assert (missing["permissionDecision"], "no agent" in missing["permissionDecisionReason"]) == ("deny", True)
+
+
+@pytest.mark.proves("D.954")
+def test_a_starter_policy_comes_after_the_policies_of_the_org(events: Events) -> None:
+    shell = events.shell
+    shell.run("agent", "create", "claude-code", "--model", "none")
+    secret = {"file_path": "/p/.env"}
+    (shell.folder / "own.yaml").write_text(
+        "policies:\n"
+        """  - {name: no-secrets, target: claude.read, when: 'args.file_path == "/p/.env"', effect: deny}\n"""
+        "  - {name: claude-acts, target: claude.web_fetch, effect: deny}\n"
+    )
+    shell.run("policy", "apply", "own.yaml")
+    for _ in range(2):
+        printed = shell.run("hook", "install", "claude", "--policy").stdout
+        assert "left the policy claude-acts as it is" in printed
+        names = [placed["row"]["name"] for placed in shell.one("policy", "show")["rows"]]
+        assert (names[:2], "claude-reads" in names[2:]) == (["no-secrets", "claude-acts"], True)
+    assert events.verdict(claude("Read", "toolu_1", tool_input=secret)) == "deny"
+    assert events.verdict(claude("WebFetch", "toolu_2"), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "deny"
+    assert events.verdict(READ | {"tool_use_id": "toolu_3"}) == "allow"
 
 
 @pytest.mark.proves("D.950")

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import orjson
 import typer
+import yaml
 from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
@@ -24,8 +25,10 @@ from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER,
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
+from cortex_plane.kernel.documents import write_document
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.policies.files import write
 from cortex_plane.policies.model.versions import PolicyFile
 
 hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
@@ -168,7 +171,7 @@ def install_hooks(
     wait: Annotated[
         int, Option(min=0, max=3600, help="Seconds to hold a call that waits for a person, where it cannot be deferred; with --http at most 60.")
     ] = 50,
-    policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, beside the policies in force.")] = False,
+    policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, after the policies in force.")] = False,
 ) -> None:  # fmt: skip
     """Write the hooks into the settings of a coding agent, beside those that it has. Again, they are replaced."""
     is_command = command or name is not CodingAgent.CLAUDE
@@ -200,17 +203,47 @@ async def _write_hooks(
     if name is CodingAgent.CODEX:
         print_line("Codex runs a new hook only after you trusted it: type /hooks there")
     if with_policy:
-        text = (Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text()
-        applied = await plane.policies.apply(
-            PolicyFile(text=text, merge=True, note=f"starter policy of {name.dialect}")
-        )
-        waits = "; it waits for approval" if applied.waits is not None else ""
-        print_line(f"applied the starter policy: version {applied.version}{waits}")
+        await _apply_starter_policy(plane, name)
     slug = agent or name.dialect.value
     try:
         await plane.agents.get(slug)
     except NotFound:
         print_line(f"the plane has no agent `{slug}` yet: cortex agent create {slug} --model none")
+
+
+async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
+    """Its policies come after those of the org, which decide first; one whose name the org has already is left as it is."""
+    current = await plane.policies.get()
+    own = [placed for placed in current.rows if placed.team is None]
+    if current.total > len(current.rows):
+        raise InvalidInput(
+            f"The org has {current.total} policies, too many to place others after them.",
+            hint=f"Print the starter policy with `cortex hook policy {name.value}`, and apply it where it belongs.",
+        )
+    starter = yaml.safe_load(_starter_path(name).read_text())["policies"]
+    names = {placed.row.name for placed in own}
+    added = [row for row in starter if row["name"] not in names]
+    for row in starter:
+        if row["name"] in names:
+            print_line(f"left the policy {row['name']} as it is")
+    if not added:
+        print_line("the org has all of the starter policy")
+        return
+    # A merged file places a new policy after the one before it.
+    last = yaml.safe_load(write(own[-1:]))["policies"]
+    file = PolicyFile(
+        text=write_document({"policies": [*last, *added]}), merge=True, expected_version=current.version,
+        note=f"starter policy of {name.dialect}",
+    )  # fmt: skip
+    applied = await plane.policies.apply(file)
+    waits = "; it waits for approval" if applied.waits is not None else ""
+    place = f" after {own[-1].row.name}" if own else ""
+    print_line(f"added the policies {', '.join(row['name'] for row in added)}{place}")
+    print_line(f"applied the starter policy: version {applied.version}{waits}")
+
+
+def _starter_path(name: CodingAgent) -> Path:
+    return Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml"
 
 
 @hook_app.command("uninstall")
@@ -224,7 +257,7 @@ def uninstall_hooks(name: Coding, project: ProjectOption = Path(), user: UserOpt
 @hook_app.command("policy")
 def print_policy(name: Coding) -> None:
     """Print the starter policy of a coding agent, to change it and apply it with `cortex policy apply --merge`."""
-    sys.stdout.write((Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text())
+    sys.stdout.write(_starter_path(name).read_text())
 
 
 def _settings_path(name: CodingAgent, project: Path, user: bool) -> Path:
