@@ -149,14 +149,21 @@ def test_settings_get_the_hooks_beside_those_that_they_have(shell: Shell) -> Non
     path = shell.folder / ".claude" / "settings.json"
     path.parent.mkdir()
     own = {"matcher": "Bash", "hooks": [{"type": "command", "command": "./lint.sh"}]}
-    before = {"model": "opus", "hooks": {"PreToolUse": [own], "Stop": [own]}}
+    guards = [
+        {"type": "http", "url": "https://guard.example/v1/hooks/check"},
+        {"type": "http", "url": "https://guard.example/v1/hooks/claude-code", "headers": {"Authorization": "Bearer $GUARD"}},
+        {"type": "http", "url": "https://guard.example/v1/hooks/claude-code/x", "headers": {"Authorization": "Bearer $CORTEX_KEY"}},
+        {"type": "command", "command": "cortex hook policy claude"},
+    ]  # fmt: skip
+    other = {"matcher": "*", "hooks": guards}
+    before = {"model": "opus", "hooks": {"PreToolUse": [own, other], "Stop": [own]}}
     path.write_text(json.dumps(before))
     shell.run("hook", "install", "claude", "--agent", "coder")
     written = json.loads(path.read_text())
     assert written["model"] == "opus"
     assert written["hooks"]["Stop"] == [own]
-    assert written["hooks"]["PreToolUse"][0] == own
-    (hook,) = written["hooks"]["PreToolUse"][1]["hooks"]
+    assert written["hooks"]["PreToolUse"][:2] == [own, other]
+    (hook,) = written["hooks"]["PreToolUse"][2]["hooks"]
     assert hook["type"] == "http"
     assert hook["onFailure"] == "block"
     assert hook["url"].endswith("/v1/hooks/claude-code?agent=coder&wait=50")
@@ -165,7 +172,7 @@ def test_settings_get_the_hooks_beside_those_that_they_have(shell: Shell) -> Non
     shell.run("hook", "install", "claude", "--agent", "coder")
     assert json.loads(path.read_text()) == written
     shell.run("hook", "install", "claude", "--command", "--wait", "600")
-    (hook,) = json.loads(path.read_text())["hooks"]["PreToolUse"][1]["hooks"]
+    (hook,) = json.loads(path.read_text())["hooks"]["PreToolUse"][2]["hooks"]
     assert hook["command"] == "cortex hook --dialect claude --wait 600"
     assert hook["timeout"] > 600
     assert "uninstall claude" in shell.run("hook", "install", "claude").stdout

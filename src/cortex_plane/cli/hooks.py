@@ -37,6 +37,7 @@ BLOCK, WARN = 2, 1
 """Exit codes: the tool does not run and the model reads stderr; or only a person does."""
 ROUND_SECONDS = 20.0
 """How long one request is held."""
+_AUTHORIZATION = "Bearer $CORTEX_KEY"
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "fish"})
 TOO_LATE = "The plane's answer cannot be read, so nothing runs. Are its address and its version right?"
 
@@ -270,7 +271,7 @@ def _http_hook(url: str, agent: str | None, wait: int) -> dict[str, Any]:
     address = url.rstrip("/") + ANSWER_HOOK.path_to(Dialect.CLAUDE)
     return {
         "type": "http", "url": f"{address}?{urlencode(query)}" if query else address,
-        "headers": {"Authorization": "Bearer $CORTEX_KEY", "Cortex-Entrypoint": "$CLAUDE_CODE_ENTRYPOINT"},
+        "headers": {"Authorization": _AUTHORIZATION, "Cortex-Entrypoint": "$CLAUDE_CODE_ENTRYPOINT"},
         "allowedEnvVars": ["CORTEX_KEY", "CLAUDE_CODE_ENTRYPOINT"], "timeout": wait + 30,
     }  # fmt: skip
 
@@ -288,7 +289,12 @@ def _command_hook(name: CodingAgent, agent: str | None, wait: int) -> dict[str, 
 def _is_ours(hook: Any) -> bool:
     if not isinstance(hook, dict):
         return False
-    return "/v1/hooks/" in str(hook.get("url", "")) or str(hook.get("command", "")).startswith("cortex hook ")
+    if hook.get("type") != "http":
+        return str(hook.get("command", "")).startswith("cortex hook --dialect ")
+    # A guard of another vendor may have the same path.
+    headers = hook.get("headers")
+    has_our_key = isinstance(headers, dict) and headers.get("Authorization") == _AUTHORIZATION
+    return has_our_key and str(hook.get("url", "")).partition("?")[0].endswith(ANSWER_HOOK.path_to(Dialect.CLAUDE))
 
 
 def _change_settings(path: Path, entries: Mapping[str, Any]) -> None:
