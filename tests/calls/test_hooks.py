@@ -61,8 +61,10 @@ class Hooks:
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    async def verdict(self, payload: dict[str, Any], **query: Any) -> tuple[str, str]:
-        output = (await self.send(payload, **query))["hookSpecificOutput"]
+    async def verdict(
+        self, payload: dict[str, Any], headers: dict[str, str] | None = None, **query: Any
+    ) -> tuple[str, str]:
+        output = (await self.send(payload, headers=headers, **query))["hookSpecificOutput"]
         assert output["hookEventName"] == "PreToolUse"
         return output["permissionDecision"], output.get("permissionDecisionReason", "")
 
@@ -145,6 +147,61 @@ async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect
 
 
 @pytest.mark.proves("D.950")
+async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_built_in_one(agent: Hooks) -> None:
+    repo: dict[str, Any] = {"tool_input": {"repo": "x"}}
+    await agent.verdict(claude("mcp__github__deleteRepo", "toolu_1", **repo), defer="true")
+    (call,) = await agent.calls()
+    await decide(agent.world, call)
+    # The same name for policies: that somebody approved the one says nothing about the other, under whatever id.
+    for id in ("toolu_2", "toolu_3"):
+        assert (await agent.verdict(claude("mcp__github__delete_repo", id, **repo), defer="true"))[0] != "allow"
+    assert len({call["approval_id"] for call in await agent.calls()}) == 2
+    assert (await agent.verdict(claude("mcp__github__deleteRepo", "toolu_4", **repo), defer="true"))[0] == "allow"
+    for foreign in ("mcp__claude__Read", "mcp__Claude__read", "mcp__-__Read", "claude.read", "Claude:Read"):
+        assert (await agent.verdict(claude(foreign, f"toolu_{foreign}")))[0] == "deny"
+    assert (await agent.verdict(claude("Read", "toolu_5")))[0] == "allow"
+
+
+@pytest.mark.proves("D.950")
+async def test_an_approval_is_for_one_directory(agent: Hooks, http: httpx.AsyncClient) -> None:
+    staging: dict[str, Any] = {"cwd": "/srv/staging"}
+    production: dict[str, Any] = {"cwd": "/srv/production"}
+    await agent.verdict(claude(id="toolu_1", **staging), defer="true")
+    (call,) = await agent.calls()
+    shown = await http.get(f"/v1/approvals/{call['approval_id']}", headers=agent.world.admin.headers)
+    assert shown.json()["approval"]["agent_says"] == "Bash, in /srv/staging"
+    # Another id joins the call while it waits; then its session is resumed elsewhere.
+    await agent.verdict(claude(id="toolu_2", **staging), defer="true")
+    await decide(agent.world, call)
+    for id in ("toolu_1", "toolu_2", "toolu_3"):
+        assert (await agent.verdict(claude(id=id, **production), defer="true"))[0] in ("deny", "defer")
+    assert (await agent.verdict(claude(id="toolu_2", **staging), defer="true"))[0] == "allow"
+
+
+@pytest.mark.proves("D.950")
+async def test_a_call_of_a_process_that_is_gone_does_not_run_again_until_a_person_answered(agent: Hooks) -> None:
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    first, second = ({**agent.person.headers, "Cortex-Process": name} for name in "ab")
+    assert (await agent.verdict(read, headers=first))[0] == "allow"
+    # The same process may make the same call beside one that runs.
+    assert (await agent.verdict(read | {"tool_use_id": "toolu_2"}, headers=first))[0] == "allow"
+    await agent.send(after(read | {"tool_use_id": "toolu_2"}))
+    # The process is killed. Its session goes on in another one, which makes the call again.
+    again = read | {"tool_use_id": "toolu_3", "prompt_id": "4a9b"}
+    decision, reason = await agent.verdict(again, headers=second, defer="true")
+    assert (decision, "whether it happened" in reason, "/approvals/" in reason) == ("defer", True, True)
+    (call, _) = await agent.calls()
+    assert (call["status"], call["approval_kind"]) == ("uncertain", "uncertain_effect")
+    # Without the header a turn tells it too, and without both nothing runs again.
+    edit = claude("Read", "toolu_4", tool_input={"file_path": "/home/u/p/b.py"})
+    assert (await agent.verdict(edit))[0] == "allow"
+    assert (await agent.verdict(edit | {"tool_use_id": "toolu_5", "prompt_id": "4a9b"}))[0] == "deny"
+    nameless = claude("Read", "toolu_6", tool_input={"file_path": "/home/u/p/c.py"}, prompt_id=None)
+    assert (await agent.verdict(nameless))[0] == "allow"
+    assert (await agent.verdict(nameless | {"tool_use_id": "toolu_7"}))[0] == "deny"
+
+
+@pytest.mark.proves("D.950")
 async def test_a_denied_call_gives_its_reason(agent: Hooks) -> None:
     await agent.verdict(claude(), defer="true")
     (call,) = await agent.calls()
@@ -214,7 +271,10 @@ async def test_forged_callers_and_other_events_run_nothing(agent: Hooks, other: 
     await agent.send({}, status=422)
     await agent.send(["PreToolUse"], status=422)
     await agent.send(claude(tool_input={"content": "x" * 1_100_000}), status=413)
-    assert await agent.send(claude(hook_event_name="SessionStart")) == {}
+    # An event of another coding agent, or one that is not about tools, is no call without objection.
+    for event in ("BeforeTool", "SessionStart", ""):
+        problem = await agent.send(claude(hook_event_name=event), status=422)
+        assert "hook_event_name" in str(problem)
     missing, reason = await agent.verdict(claude(), agent="nobody")
     assert (missing, "cortex agent create nobody" in reason) == ("deny", True)
     assert "did not record" in (await agent.send(after(claude())))["systemMessage"]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -42,7 +46,9 @@ def test_a_starter_policy_lets_agents_read_and_asks_for_the_rest(events: Events)
     assert "cortex agent create claude-code" in shell.run("hook", "install", "claude", "--policy").stdout
     for name, slug in (("claude", "claude-code"), ("codex", "codex"), ("gemini", "gemini")):
         shell.run("agent", "create", slug, "--model", "none")
-        assert "applied the starter policy" in shell.run("hook", "install", name, "--policy").stdout
+        is_first = name != "claude"
+        words = "applied the starter policy" if is_first else "the org has all of the starter policy"
+        assert words in shell.run("hook", "install", name, "--policy").stdout
         assert f"{name}-reads" in shell.run("hook", "policy", name).stdout
     assert "codex-acts" in shell.run("policy", "show").stdout
     assert events.verdict(READ) == "allow"
@@ -74,19 +80,90 @@ def test_a_hook_blocks_whatever_goes_wrong(events: Events) -> None:
     assert (missing["permissionDecision"], "no agent" in missing["permissionDecisionReason"]) == ("deny", True)
 
 
+@pytest.mark.proves("D.954")
+def test_a_starter_policy_comes_after_the_policies_of_the_org(events: Events) -> None:
+    shell = events.shell
+    shell.run("agent", "create", "claude-code", "--model", "none")
+    secret = {"file_path": "/p/.env"}
+    (shell.folder / "own.yaml").write_text(
+        "policies:\n"
+        """  - {name: no-secrets, target: claude.read, when: 'args.file_path == "/p/.env"', effect: deny}\n"""
+        "  - {name: claude-acts, target: claude.web_fetch, effect: deny}\n"
+    )
+    shell.run("policy", "apply", "own.yaml")
+    for _ in range(2):
+        printed = shell.run("hook", "install", "claude", "--policy").stdout
+        assert "left the policy claude-acts as it is" in printed
+        names = [placed["row"]["name"] for placed in shell.one("policy", "show")["rows"]]
+        assert (names[:2], "claude-reads" in names[2:]) == (["no-secrets", "claude-acts"], True)
+    assert events.verdict(claude("Read", "toolu_1", tool_input=secret)) == "deny"
+    assert events.verdict(claude("WebFetch", "toolu_2"), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "deny"
+    assert events.verdict(READ | {"tool_use_id": "toolu_3"}) == "allow"
+
+
+@pytest.mark.proves("D.950")
+def test_a_shell_between_does_not_hide_the_process_of_the_coding_agent(events: Events) -> None:
+    events.shell.run("agent", "create", "claude-code", "--model", "none")
+    events.shell.run("hook", "install", "claude", "--policy")
+    for id in ("toolu_1", "toolu_2"):
+        words = f"{shlex.quote(sys.executable)} -m cortex_plane hook --dialect claude; exit $?"
+        done = subprocess.run(
+            ["sh", "-c", words], cwd=events.shell.folder, env=events.shell.environment, input=json.dumps(READ | {"tool_use_id": id}),
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert '"permissionDecision":"allow"' in done.stdout, done.stderr
+    # Here the parent is another process: that of these tests.
+    assert events.verdict(READ | {"tool_use_id": "toolu_3"}) == "deny"
+
+
+class AnyServer(BaseHTTPRequestHandler):
+    """Not the plane: it answers everything with what Codex takes for no objection."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.proves("D.952")
+def test_only_the_planes_answer_to_an_event_of_the_dialect_counts(events: Events) -> None:
+    for dialect, event in (("claude", gemini("t1")), ("gemini", READ), ("codex", gemini("t1"))):
+        refused = events.run(event, dialect=dialect, expect=2)
+        assert (refused.stdout, "is no event of" in refused.stderr) == ("", True)
+    with HTTPServer(("127.0.0.1", 0), AnyServer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        elsewhere = {"CORTEX_URL": f"http://127.0.0.1:{server.server_port}", "CORTEX_KEY": "cortex_key_1"}
+        answer = events.run(READ, dialect="codex", expect=2, **elsewhere)
+        server.shutdown()
+        thread.join()
+    assert (answer.stdout, "cannot be read" in answer.stderr) == ("", True)
+
+
 @pytest.mark.proves("D.955")
 def test_settings_get_the_hooks_beside_those_that_they_have(shell: Shell) -> None:
     path = shell.folder / ".claude" / "settings.json"
     path.parent.mkdir()
     own = {"matcher": "Bash", "hooks": [{"type": "command", "command": "./lint.sh"}]}
-    before = {"model": "opus", "hooks": {"PreToolUse": [own], "Stop": [own]}}
+    guards = [
+        {"type": "http", "url": "https://guard.example/v1/hooks/check"},
+        {"type": "http", "url": "https://guard.example/v1/hooks/claude-code", "headers": {"Authorization": "Bearer $GUARD"}},
+        {"type": "http", "url": "https://guard.example/v1/hooks/claude-code/x", "headers": {"Authorization": "Bearer $CORTEX_KEY"}},
+        {"type": "command", "command": "cortex hook policy claude"},
+    ]  # fmt: skip
+    other = {"matcher": "*", "hooks": guards}
+    before = {"model": "opus", "hooks": {"PreToolUse": [own, other], "Stop": [own]}}
     path.write_text(json.dumps(before))
     shell.run("hook", "install", "claude", "--agent", "coder")
     written = json.loads(path.read_text())
     assert written["model"] == "opus"
     assert written["hooks"]["Stop"] == [own]
-    assert written["hooks"]["PreToolUse"][0] == own
-    (hook,) = written["hooks"]["PreToolUse"][1]["hooks"]
+    assert written["hooks"]["PreToolUse"][:2] == [own, other]
+    (hook,) = written["hooks"]["PreToolUse"][2]["hooks"]
     assert hook["type"] == "http"
     assert hook["onFailure"] == "block"
     assert hook["url"].endswith("/v1/hooks/claude-code?agent=coder&wait=50")
@@ -95,7 +172,7 @@ def test_settings_get_the_hooks_beside_those_that_they_have(shell: Shell) -> Non
     shell.run("hook", "install", "claude", "--agent", "coder")
     assert json.loads(path.read_text()) == written
     shell.run("hook", "install", "claude", "--command", "--wait", "600")
-    (hook,) = json.loads(path.read_text())["hooks"]["PreToolUse"][1]["hooks"]
+    (hook,) = json.loads(path.read_text())["hooks"]["PreToolUse"][2]["hooks"]
     assert hook["command"] == "cortex hook --dialect claude --wait 600"
     assert hook["timeout"] > 600
     assert "uninstall claude" in shell.run("hook", "install", "claude").stdout

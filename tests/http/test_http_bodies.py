@@ -14,7 +14,7 @@ from cortex_plane.kernel.fields import BODY_LIMIT, MAX_BODY_BYTES
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES
 from tests.fixtures.people import World
 from tests.fixtures.rows import digests
-from tests.http.test_http_bad_input import _bodies, _sender, problem
+from tests.http.test_http_bad_input import OWN_WORDS, _bodies, _sender, problem
 from tests.http.test_http_routes import document, documented_routes
 
 MAX_ANSWER_BYTES = 16 * 1024
@@ -50,7 +50,8 @@ async def test_faults_of_every_route_are_reported_ten_at_a_time(
         headers = _sender(world, example).headers
         answer = await example.send_raw(http, headers, json.dumps(junk(limit - 1000)))
         body = problem(answer, 422, "invalid_request")
-        assert (len(body["errors"]), len(answer.content) < MAX_ANSWER_BYTES) == (10, True), example.route
+        count = 1 if example.route in OWN_WORDS else 10
+        assert (len(body["errors"]), len(answer.content) < MAX_ANSWER_BYTES) == (count, True), example.route
     assert await digests(admin) == before
 
 

@@ -11,6 +11,7 @@ import pytest
 from cortex_plane.tenancy.model.orgs import Role
 from tests.fixtures.people import Person, World
 from tests.fixtures.rows import digests, ids_of
+from tests.http.test_http_bad_input import OWN_WORDS
 from tests.http.test_http_routes import SERVICES, Example, Stage, document, documented_routes, examples, random_id
 
 
@@ -55,7 +56,8 @@ async def test_a_foreign_id_gets_the_same_answer_as_a_random_one(
             caller = _caller(other, plain)
             got = await _answer(http, caller, with_foreign, foreign)
             assert got == await _answer(http, caller, with_unknown, unknown), plain.route
-            assert got[0] == 404 or got == (200, {"items": [], "next_cursor": None}), plain.route
+            is_empty = got == (200, {"items": [], "next_cursor": None})
+            assert got[0] == 404 or is_empty or plain.route in OWN_WORDS, plain.route
     assert await digests(admin) == before
 
 
@@ -66,7 +68,7 @@ async def test_every_id_that_a_route_takes_is_one_of_the_stage(http: httpx.Async
     for route, entry in documented_routes(await document(http)).items():
         shown = [example for example in examples(own) if example.route == route]
         for parameter in entry.get("parameters", []):
-            if parameter["name"] == "provider":
+            if parameter["name"] in ("provider", "dialect"):
                 continue  # one of a few words, the same for everybody
             if parameter["in"] == "path" and parameter["schema"].get("type") != "integer":
                 assert all(example.params[parameter["name"]] in known for example in shown), route

@@ -22,6 +22,13 @@ where c.id = case when $3::text is not null then coalesce(
     order by o.step_index limit 1) end
 
 
+-- name: is_run_elsewhere
+-- Whether a call has begun in another process than $2, and nobody has reported what became of it.
+select exists (
+  select from external_call x join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+  where x.call_id = $1 and c.status = 'intended' and x.runner is distinct from $2)
+
+
 -- name: find_first_waiting
 -- The call of a job that waits for a person longest.
 select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'awaiting' order by c.step_index limit 1
@@ -29,12 +36,13 @@ select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'aw
 
 -- name: find_waiting_call
 -- A call of the session that waits for a person, or was approved and has not begun, and that this request is: the same tool and
--- arguments ($3), or those that an approver made of them ($4, $5), asked for by the same identity. No row where the key has a call.
+-- arguments ($3), or those that an approver made of them ($4: the digest of the tool, $5), asked for by the same identity. No row where the
+-- key has a call.
 select x.call_id, x.job_id from job j
 join external_call x on x.org_id = j.org_id and x.job_id = j.id
 join tool_call c on c.org_id = x.org_id and c.id = x.call_id
 where j.session_id = $1 and j.kind = 'external' and x.asker = $2 and c.status in ('awaiting', 'approved')
-  and (x.request_hash = $3 or (c.edited and c.tool_name = $4 and c.input_hash = $5))
+  and (x.request_hash = $3 or (c.edited and c.tool_digest = $4 and c.input_hash = $5))
   and not exists (select from external_call e
     where e.org_id = x.org_id and e.agent_id = x.agent_id and e.opener = x.opener and e.key = $6)
   and not exists (select from external_call_key k

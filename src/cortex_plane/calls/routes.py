@@ -83,8 +83,9 @@ ANSWER_HOOK: Route[dict[str, Any]] = Route(
     tag="calls",
 )
 """Answer a hook of a coding agent in its own words: before a tool, whether it runs; after it, that its result was recorded. Whatever is wrong
-with a call is a denial with the reason. The header `Cortex-Entrypoint` may say `sdk-cli` instead of `defer=true`; the header `Cortex-Pending` of
-the answer has the id of the approval that the call waits for."""
+with a call is a denial with the reason. The header `Cortex-Entrypoint` may say `sdk-cli` instead of `defer=true`, and `Cortex-Process`
+which process asks: a call that another one began is not running any more. The header `Cortex-Pending` of
+the answer has the id of the approval that the call waits for; `Cortex-Hook` has the dialect. An event that the dialect does not have is refused."""
 
 REPORT_USAGE = Route(
     "POST /v1/sessions/{session_id}/usage", UsageTotals, body=model.ReportedUsage, status=201, once=True, tag="models"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -14,16 +16,19 @@ from urllib.parse import urlencode
 
 import orjson
 import typer
+import yaml
 from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
 from cortex_plane.calls.routes import ANSWER_HOOK
-from cortex_plane.calls.rules.hooks import FORMS, HookPhase, is_answer
+from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER, HookPhase, is_answer, phase_of
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
+from cortex_plane.kernel.documents import write_document
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.policies.files import write
 from cortex_plane.policies.model.versions import PolicyFile
 
 hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
@@ -32,6 +37,8 @@ BLOCK, WARN = 2, 1
 """Exit codes: the tool does not run and the model reads stderr; or only a person does."""
 ROUND_SECONDS = 20.0
 """How long one request is held."""
+_AUTHORIZATION = "Bearer $CORTEX_KEY"
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "fish"})
 TOO_LATE = "The plane's answer cannot be read, so nothing runs. Are its address and its version right?"
 
 
@@ -80,17 +87,21 @@ def answer_event(
                 f"The event has more than {MAX_BODY_BYTES} bytes.", hint="Split the call into smaller ones."
             )
         event = _event_name(content)
-        if FORMS[dialect.dialect].phases.get(event) is not HookPhase.BEFORE:
+        if phase_of(dialect.dialect, event) is not HookPhase.BEFORE:
             code = WARN  # the tool ran: its result is not hidden from the model
         answer = run(lambda plane: _ask(plane, dialect.dialect, content, agent, wait))
         if not is_answer(dialect.dialect, event, answer):
-            raise CortexError(TOO_LATE, code="unreadable_answer")
+            raise _unreadable()
         sys.stdout.write(orjson.dumps(answer).decode() + "\n")
         sys.stdout.flush()
     except CortexError as error:
         _end(f"{error.message} {error.hint}".strip(), code)
     except (Exception, KeyboardInterrupt) as error:
         _end(f"{TOO_LATE} ({type(error).__name__})", code)
+
+
+def _unreadable() -> CortexError:
+    return CortexError(TOO_LATE, code="unreadable_answer")
 
 
 def _end(reason: str, code: int) -> None:
@@ -113,17 +124,40 @@ def _event_name(content: bytes) -> str:
 
 async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | None, wait: float) -> Any:
     """The answer; as long as the call waits for a person, asked again until ``wait`` is over."""
-    headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", "")}
+    headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", ""), PROCESS_HEADER: _process_name()}
     ends = time.monotonic() + wait
     while True:
         rest = max(0.0, min(ends - time.monotonic(), ROUND_SECONDS))
         answer = await plane.transport.send_bytes(
             ANSWER_HOOK, dialect, content=content, query={"agent": agent, "wait": rest or None}, headers=headers
         )
+        if answer.headers.get(ANSWER_HEADER) != dialect.value:
+            raise _unreadable()
         decision = orjson.loads(answer.content)
         is_deferred = isinstance(decision, dict) and "defer" in str(decision.get("hookSpecificOutput"))
         if rest <= 0 or is_deferred or "Cortex-Pending" not in answer.headers:
             return decision
+
+
+def _process_name() -> str:
+    """The coding agent's process: the nearest one above this that is no shell. Its start time is part of the name, because ids are used
+    again. Where the system has no `/proc`, it is the parent alone: a shell that starts for each event then makes the plane ask more often."""
+    pid, start = os.getppid(), ""
+    try:
+        parent, start, program = _read_process(pid)
+        while program in _SHELLS and parent > 1:
+            pid = parent
+            parent, start, program = _read_process(pid)
+    except (OSError, ValueError, IndexError):
+        pass
+    return hashlib.sha256(f"{platform.node()} {pid} {start}".encode()).hexdigest()[:32]
+
+
+def _read_process(pid: int) -> tuple[int, str, str]:
+    """The parent of a process, when it started, and the name of its program."""
+    head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+    fields = tail.split()
+    return int(fields[1]), fields[19], head.partition("(")[2]
 
 
 @hook_app.command("install")
@@ -138,7 +172,7 @@ def install_hooks(
     wait: Annotated[
         int, Option(min=0, max=3600, help="Seconds to hold a call that waits for a person, where it cannot be deferred; with --http at most 60.")
     ] = 50,
-    policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, beside the policies in force.")] = False,
+    policy: Annotated[bool, Option("--policy", help="Also apply the starter policy, after the policies in force.")] = False,
 ) -> None:  # fmt: skip
     """Write the hooks into the settings of a coding agent, beside those that it has. Again, they are replaced."""
     is_command = command or name is not CodingAgent.CLAUDE
@@ -170,17 +204,47 @@ async def _write_hooks(
     if name is CodingAgent.CODEX:
         print_line("Codex runs a new hook only after you trusted it: type /hooks there")
     if with_policy:
-        text = (Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text()
-        applied = await plane.policies.apply(
-            PolicyFile(text=text, merge=True, note=f"starter policy of {name.dialect}")
-        )
-        waits = "; it waits for approval" if applied.waits is not None else ""
-        print_line(f"applied the starter policy: version {applied.version}{waits}")
+        await _apply_starter_policy(plane, name)
     slug = agent or name.dialect.value
     try:
         await plane.agents.get(slug)
     except NotFound:
         print_line(f"the plane has no agent `{slug}` yet: cortex agent create {slug} --model none")
+
+
+async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
+    """Its policies come after those of the org, which decide first; one whose name the org has already is left as it is."""
+    current = await plane.policies.get()
+    own = [placed for placed in current.rows if placed.team is None]
+    if current.total > len(current.rows):
+        raise InvalidInput(
+            f"The org has {current.total} policies, too many to place others after them.",
+            hint=f"Print the starter policy with `cortex hook policy {name.value}`, and apply it where it belongs.",
+        )
+    starter = yaml.safe_load(_starter_path(name).read_text())["policies"]
+    names = {placed.row.name for placed in own}
+    added = [row for row in starter if row["name"] not in names]
+    for row in starter:
+        if row["name"] in names:
+            print_line(f"left the policy {row['name']} as it is")
+    if not added:
+        print_line("the org has all of the starter policy")
+        return
+    # A merged file places a new policy after the one before it.
+    last = yaml.safe_load(write(own[-1:]))["policies"]
+    file = PolicyFile(
+        text=write_document({"policies": [*last, *added]}), merge=True, expected_version=current.version,
+        note=f"starter policy of {name.dialect}",
+    )  # fmt: skip
+    applied = await plane.policies.apply(file)
+    waits = "; it waits for approval" if applied.waits is not None else ""
+    place = f" after {own[-1].row.name}" if own else ""
+    print_line(f"added the policies {', '.join(row['name'] for row in added)}{place}")
+    print_line(f"applied the starter policy: version {applied.version}{waits}")
+
+
+def _starter_path(name: CodingAgent) -> Path:
+    return Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml"
 
 
 @hook_app.command("uninstall")
@@ -194,7 +258,7 @@ def uninstall_hooks(name: Coding, project: ProjectOption = Path(), user: UserOpt
 @hook_app.command("policy")
 def print_policy(name: Coding) -> None:
     """Print the starter policy of a coding agent, to change it and apply it with `cortex policy apply --merge`."""
-    sys.stdout.write((Path(__file__).parent / "starter_policies" / f"{name.dialect}.yaml").read_text())
+    sys.stdout.write(_starter_path(name).read_text())
 
 
 def _settings_path(name: CodingAgent, project: Path, user: bool) -> Path:
@@ -207,7 +271,7 @@ def _http_hook(url: str, agent: str | None, wait: int) -> dict[str, Any]:
     address = url.rstrip("/") + ANSWER_HOOK.path_to(Dialect.CLAUDE)
     return {
         "type": "http", "url": f"{address}?{urlencode(query)}" if query else address,
-        "headers": {"Authorization": "Bearer $CORTEX_KEY", "Cortex-Entrypoint": "$CLAUDE_CODE_ENTRYPOINT"},
+        "headers": {"Authorization": _AUTHORIZATION, "Cortex-Entrypoint": "$CLAUDE_CODE_ENTRYPOINT"},
         "allowedEnvVars": ["CORTEX_KEY", "CLAUDE_CODE_ENTRYPOINT"], "timeout": wait + 30,
     }  # fmt: skip
 
@@ -225,7 +289,12 @@ def _command_hook(name: CodingAgent, agent: str | None, wait: int) -> dict[str, 
 def _is_ours(hook: Any) -> bool:
     if not isinstance(hook, dict):
         return False
-    return "/v1/hooks/" in str(hook.get("url", "")) or str(hook.get("command", "")).startswith("cortex hook ")
+    if hook.get("type") != "http":
+        return str(hook.get("command", "")).startswith("cortex hook --dialect ")
+    # A guard of another vendor may have the same path.
+    headers = hook.get("headers")
+    has_our_key = isinstance(headers, dict) and headers.get("Authorization") == _AUTHORIZATION
+    return has_our_key and str(hook.get("url", "")).partition("?")[0].endswith(ANSWER_HOOK.path_to(Dialect.CLAUDE))
 
 
 def _change_settings(path: Path, entries: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,13 @@ from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 
 MAX_NAME = 200
 MAX_ID = 255
+MAX_DIRECTORY = 4096
+PROCESS_HEADER = "Cortex-Process"
+"""Names the process of the coding agent, as `cortex hook` sees it."""
+_MCP = "mcp"
+_NAMESPACES = re.compile(r"[./:]")
+ANSWER_HEADER = "Cortex-Hook"
+"""Marks the plane's own answers with the dialect: a proxy or another server answers with JSON too."""
 TIMEOUT_SECONDS = 86_400.0
 """A tool of a coding agent, such as a subagent, may run for long, and a result that comes later still counts."""
 
@@ -28,8 +36,6 @@ class HookPhase(StrEnum):
     BEFORE = "before"
     AFTER = "after"
     FAILED = "failed"
-    OTHER = "other"
-    """An event that is not about the use of a tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +48,8 @@ class DialectForm:
     on_uncertain: OnUncertain = OnUncertain.ASK_HUMAN
     """Of a call whose end nobody reported."""
     can_defer: bool = False
+    turn_field: str | None = None
+    """Names the turn of the model; a call that an earlier turn left without a report is not running any more."""
     has_call_ids: bool = True
     may_edit: bool = True
     merges: bool = False
@@ -53,12 +61,14 @@ FORMS: Mapping[Dialect, DialectForm] = {
         phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER, "PostToolUseFailure": HookPhase.FAILED},
         prefix="claude",
         can_defer=True,
+        turn_field="prompt_id",
     ),
     # Codex has no event for tools that fail, so a missing outcome says nothing. It rejects changed arguments and runs the original ones.
     Dialect.CODEX: DialectForm(
         phases={"PreToolUse": HookPhase.BEFORE, "PostToolUse": HookPhase.AFTER},
         prefix="codex",
         on_uncertain=OnUncertain.FAIL,
+        turn_field="turn_id",
         may_edit=False,
     ),
     Dialect.GEMINI: DialectForm(
@@ -70,6 +80,9 @@ FORMS: Mapping[Dialect, DialectForm] = {
 }
 
 
+PREFIXES = frozenset(form.prefix for form in FORMS.values())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookEvent:
     """One call of a hook."""
@@ -79,9 +92,14 @@ class HookEvent:
     session: str = ""
     tool: str = ""
     """As policies name it."""
+    foreign: str = ""
+    """As the coding agent names it. Several of its names may be one for policies; an approval is for one of them."""
+    directory: str = ""
+    """Where the coding agent runs its own tools; empty for a tool of an MCP server, which runs elsewhere."""
     arguments: Mapping[str, Any]
     key: str | None = None
     """Of the call in the plane; None after the use of a tool whose agent gives calls no ids."""
+    turn: str | None = None
     result: Any = None
     error: str | None = None
 
@@ -101,9 +119,7 @@ class HookDecision:
 def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
     form = FORMS[dialect]
     name = _text(payload, "hook_event_name", MAX_NAME)
-    phase = form.phases.get(name, HookPhase.OTHER)
-    if phase is HookPhase.OTHER:
-        return HookEvent(name=name, phase=phase, arguments={})
+    phase = phase_of(dialect, name)
     session = _text(payload, "session_id", MAX_ID)
     foreign = _text(payload, "tool_name", MAX_NAME)
     arguments = payload.get("tool_input")
@@ -118,18 +134,77 @@ def parse_event(dialect: Dialect, payload: Mapping[str, Any]) -> HookEvent:
         at = _text(payload, "timestamp", MAX_NAME)
         digest = hashlib.sha256(canonical([foreign, arguments, at])).hexdigest()
         key = call_key(session, digest)
+    turn = payload.get(form.turn_field) if form.turn_field is not None else None
     result = payload.get("tool_response")
     error = _error_of(payload, phase, result)
     return HookEvent(
         name=name,
         phase=HookPhase.FAILED if error is not None else phase,
         session=session,
-        tool=plane_name(foreign, form.prefix),
+        tool=_tool_name(foreign, form.prefix),
+        foreign=foreign,
+        directory=""
+        if foreign.startswith(f"{_MCP}__") or "cwd" not in payload
+        else _text(payload, "cwd", MAX_DIRECTORY),
         arguments=arguments,
         key=key,
+        turn=turn if isinstance(turn, str) else None,
         result=result,
         error=error,
     )
+
+
+def scope_of(event: HookEvent) -> str:
+    """What tells a call apart from others of the same name for policies and the same arguments: `make deploy` elsewhere is another act."""
+    return f"{event.foreign}\n{event.directory}"
+
+
+def runner_of(dialect: Dialect, event: HookEvent, process: str | None, sender: str) -> str:
+    """Of calls with the same runner the plane assumes that they still run. Where nothing tells processes apart, every event has its own."""
+    source = f"process {process}" if process else f"turn {event.turn}" if event.turn else f"event {sender}"
+    digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()
+    return f"hooks:{dialect.value}:{digest[:32]}"
+
+
+def declare_tool(event: HookEvent) -> dict[str, Any]:
+    """The schema, of which approvals are for exactly this one. Hooks are not given those of the tools: the coding agent checks what an
+    approver made of the arguments."""
+    place = {"description": f"It runs in {event.directory}"} if event.directory else {}
+    return {"type": "object", "title": event.foreign, **place}
+
+
+def describe(event: HookEvent) -> str:
+    """For the approver, as the coding agent says it."""
+    place = f", in {event.directory}" if event.directory else ""
+    return f"{event.foreign}{place}"[:2000]
+
+
+def _tool_name(foreign: str, prefix: str) -> str:
+    """The name for policies. Raises where a tool from elsewhere, such as one of an MCP server `claude`, would have the name of a built-in one."""
+    name = plane_name(foreign, prefix)
+    is_mcp = foreign.startswith(f"{_MCP}__")
+    taken = PREFIXES if is_mcp else {*PREFIXES, _MCP}
+    if (is_mcp or _NAMESPACES.search(foreign)) and name.partition(".")[0] in taken:
+        raise InvalidInput(
+            f"`{foreign}` would be `{name}` for policies, which is a name of another kind of tool.",
+            code="tool_name_taken",
+            field="tool_name",
+            hint="Rename its MCP server: `claude`, `codex` and `gemini` stand for the tools of the coding agents themselves.",
+        )
+    return name
+
+
+def phase_of(dialect: Dialect, event_name: str) -> HookPhase:
+    """Raises for an event that the plane does not answer: the event of another coding agent must not pass as allowed."""
+    phase = FORMS[dialect].phases.get(event_name)
+    if phase is None:
+        raise InvalidInput(
+            f"`{event_name[:100]}` is no event of {dialect.value} that the plane answers.",
+            code="hook_event_unknown",
+            field="hook_event_name",
+            hint=f"Send {', '.join(FORMS[dialect].phases)} alone, to the address of the coding agent that made it.",
+        )
+    return phase
 
 
 def _error_of(payload: Mapping[str, Any], phase: HookPhase, result: Any) -> str | None:
@@ -189,6 +264,13 @@ def decision_of(event: HookEvent, call: ExternalCall, link: str | None) -> HookD
                 waits=True,
                 reason=f"{reason}{where} Make exactly this call again once that is decided; do nothing else instead.",
             )
+        case Next.WAIT if call.is_asked:
+            where = f" They answer at {link}." if link else ""
+            return HookDecision(
+                waits=True,
+                reason=f"It was begun before, and does not run twice: a person says first whether it happened.{where} Make exactly this "
+                "call again once they answered; do nothing else instead.",
+            )
         case _:
             return HookDecision(reason=f"It was begun before, and does not run twice. {reason}")
 
@@ -233,7 +315,7 @@ def answer_of(dialect: Dialect, event: HookEvent, decision: HookDecision, *, can
 
 def refused_answer(dialect: Dialect, payload: Mapping[str, Any], error: CortexError) -> dict[str, Any]:
     """Of an event whose fields cannot be read, or whose call cannot be asked about: a tool does not run, and an outcome is not recorded.
-    Raises the error again where not even the name of the event can be read: then the request failed, and coding agents block."""
+    Raises the error again where the event is not one of the dialect: then the request failed, and coding agents block."""
     name = payload.get("hook_event_name")
     if not isinstance(name, str) or name not in FORMS[dialect].phases:
         raise error
@@ -247,7 +329,7 @@ def is_answer(dialect: Dialect, event_name: str, answer: Any) -> bool:
     """Whether the coding agent can read it. What it cannot read it takes for no objection."""
     if not isinstance(answer, dict):
         return False
-    if FORMS[dialect].phases.get(event_name, HookPhase.OTHER) is not HookPhase.BEFORE:
+    if phase_of(dialect, event_name) is not HookPhase.BEFORE:
         return True
     if dialect is Dialect.GEMINI:
         return answer.get("decision") in ("allow", "deny")

@@ -82,6 +82,8 @@ class CallDemand:
     team_id: UUID | None = None
     """One of the teams of the agent."""
     policy: RequestPolicy | None = None
+    scope: str = ""
+    """What tells the act apart from others of the same tool and arguments: only a call of the same scope is the same one."""
 
     def applied_to(self, context: CallContext) -> CallContext:
         """Raises where the caller means another agent or team."""
@@ -210,7 +212,7 @@ async def _authorize(
     request_hash = hashlib.sha256(f"{request.name}\n{request.digest}\n{request.input_hash}".encode()).digest()
     # What only reads is read again.
     runner = None if draft.read_only else draft.runner
-    doubt_hash = doubt_hash_of(request.name, request.input_hash)
+    doubt_hash = doubt_hash_of(request.name, request.input_hash, demand.scope)
     context = await call_context(
         db,
         actor,

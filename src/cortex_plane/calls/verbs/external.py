@@ -221,9 +221,10 @@ def tool_digest(draft: CallDraft) -> str:
     return hashlib.sha256(canonical(declaration)).hexdigest()
 
 
-def doubt_hash_of(tool: str, input_hash: str) -> bytes:
-    """Names what was asked for, whatever its key."""
-    return hashlib.sha256(f"{tool}\n{input_hash}".encode()).digest()
+def doubt_hash_of(tool: str, input_hash: str, scope: str = "") -> bytes:
+    """Names what was asked for, whatever its key. ``scope``: what else tells two acts apart."""
+    parts = [tool, input_hash, scope] if scope else [tool, input_hash]
+    return hashlib.sha256("\n".join(parts).encode("utf-8", "backslashreplace")).digest()
 
 
 async def call_context(

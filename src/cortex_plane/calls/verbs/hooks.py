@@ -11,27 +11,34 @@ from pydantic import ValidationError
 
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import CallDraft, Dialect, ExternalCall, IntentDraft, Next, OutcomeDraft, OutcomeStatus
+from cortex_plane.calls.model import (
+    CallDraft,
+    Dialect,
+    ExternalCall,
+    IntentDraft,
+    Next,
+    OutcomeDraft,
+    OutcomeStatus,
+    advised,
+)
 from cortex_plane.calls.rules import hooks
 from cortex_plane.calls.rules.hooks import HookDecision, HookEvent, HookPhase
 from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
-from cortex_plane.calls.verbs.calls import authorize_in
-from cortex_plane.calls.verbs.external import doubt_hash_of
-from cortex_plane.calls.verbs.outcomes import settle_call
+from cortex_plane.calls.verbs.calls import CallDemand, authorize_in
+from cortex_plane.calls.verbs.external import doubt_hash_of, read_call, tool_digest
+from cortex_plane.calls.verbs.outcomes import record_reported, settle_call
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
+from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
+from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.sessions.verbs.sessions import find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
-
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
-"""Hooks are not given the schemas of tools. The coding agent checks what an approver made of the arguments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,18 +52,17 @@ class HookReply:
 @verb(Permission.JOB_SUBMIT)
 async def answer_hook(
     db: Database, actor: Actor, dialect: Dialect, payload: dict[str, Any],
-    *, agent: str | None = None, can_defer: bool = False, plane_url: str | None = None,
+    *, agent: str | None = None, can_defer: bool = False, plane_url: str | None = None, process: str | None = None,
 ) -> HookReply:  # fmt: skip
-    """The answer to one event of a coding agent. A call that cannot be asked about is denied with the reason, in its own words."""
+    """The answer to one event of a coding agent. A call that cannot be asked about is denied with the reason, in its own words.
+    ``process``: names that of the coding agent, where it is known."""
     agent = agent or dialect.value
     try:
         event = hooks.parse_event(dialect, payload)
-        if event.phase is HookPhase.OTHER:
-            return HookReply(body={})
         if event.phase is not HookPhase.BEFORE:
             await _report(db, actor, agent, event)
             return HookReply(body={})
-        call, decision = await _ask(db, actor, dialect, agent, event, plane_url)
+        call, decision = await _ask(db, actor, dialect, agent, event, plane_url, process)
     except NotFound as error:
         if error.code == "agent_not_found":
             error = NotFound(
@@ -76,13 +82,16 @@ async def answer_hook(
 
 
 async def _ask(
-    db: Database, actor: Actor, dialect: Dialect, agent: str, event: HookEvent, plane_url: str | None
-) -> tuple[ExternalCall, HookDecision]:
-    draft = _draft_of(dialect, event)
+    db: Database, actor: Actor, dialect: Dialect, agent: str, event: HookEvent, plane_url: str | None, process: str | None
+) -> tuple[ExternalCall, HookDecision]:  # fmt: skip
+    draft = _draft_of(dialect, event, process)
     session = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=event.session)
     session_id = (await session_lifecycle.create(db, actor, session)).id
-    await _join_waiting(db, actor, session_id, draft)
-    call = await authorize_in(db, actor, session_id, draft)
+    scope = hooks.scope_of(event)
+    await _join_waiting(db, actor, session_id, draft, scope)
+    call = await authorize_in(db, actor, session_id, draft, demand=CallDemand(scope=scope))
+    if call.status is CallStatus.INTENDED and call.next is not Next.RUN:
+        call = await _doubt_abandoned(db, actor, call, draft)
     # An edited call does not begin by itself, and only where the coding agent runs what the approver made of it.
     if call.next is Next.BEGIN and hooks.can_run(dialect, event, call):
         intent = IntentDraft(input_hash=call.input_hash, sender=draft.sender, runner=draft.runner)
@@ -93,14 +102,28 @@ async def _ask(
     return call, hooks.decision_of(event, call, link)
 
 
-def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
-    form = hooks.FORMS[dialect]
+async def _doubt_abandoned(db: Database, actor: Actor, call: ExternalCall, draft: CallDraft) -> ExternalCall:
+    """Its process is gone: a person is asked now whether it happened, not after the time of a call that runs."""
+    async with db.transaction(actor.org_id) as tx:
+        if not await tx.value(queries.is_run_elsewhere, call.id, draft.runner):
+            return call
+    try:
+        await record_reported(db, actor, call.id, call.attempt, "its process ended without a report")
+    except Conflict as error:
+        if error.code not in ("attempt_over", "call_settled", "call_not_begun"):
+            raise
+    return advised((await read_call(db, actor, call.id)).call, is_sender=False)
+
+
+def _draft_of(dialect: Dialect, event: HookEvent, process: str | None) -> CallDraft:
+    form, sender = hooks.FORMS[dialect], uuid4().hex
     try:
         return CallDraft(
-            tool=event.tool, arguments=dict(event.arguments), key=event.key, dispatch=True, runner=f"hooks:{dialect.value}",
-            parameters=ANY_OBJECT,
+            tool=event.tool, arguments=dict(event.arguments), key=event.key, dispatch=True,
+            runner=hooks.runner_of(dialect, event, process, sender),
+            parameters=hooks.declare_tool(event), says=hooks.describe(event),
             # Each request is a try of its own: whoever repeats one, or resumes one session twice, does not run the tool twice.
-            sender=uuid4().hex, on_uncertain=OnUncertain(form.on_uncertain), timeout_seconds=hooks.TIMEOUT_SECONDS,
+            sender=sender, on_uncertain=OnUncertain(form.on_uncertain), timeout_seconds=hooks.TIMEOUT_SECONDS,
         )  # fmt: skip
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -108,15 +131,15 @@ def _draft_of(dialect: Dialect, event: HookEvent) -> CallDraft:
         raise InvalidInput(f"The call cannot be asked about: `{field}` {fault['msg']}", field=field) from None
 
 
-async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft) -> None:
+async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: CallDraft, scope: str) -> None:
     """A model that makes a call again, after the same one waited for a person, gives it a new id: it is that call."""
     key, arguments = require_found(draft.key, "call"), canonical(draft.arguments)
     input_hash = hashlib.sha256(arguments)
-    request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest())
+    request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest(), scope)
     async with db.transaction(actor.org_id) as tx:
         waiting = await tx.row(
-            queries.find_waiting_call, session_id, actor.identity, request_hash, draft.tool, input_hash.digest(), key
-        )
+            queries.find_waiting_call, session_id, actor.identity, request_hash, tool_digest(draft), input_hash.digest(), key
+        )  # fmt: skip
     if waiting is not None:
         fact = facts_by(actor)("call_key_joined", call=str(waiting["call_id"]), tool=draft.tool, key=key)
         await calls_store.join_waiting(db, actor, waiting["job_id"], waiting["call_id"], key, request_hash, fact)
@@ -135,7 +158,7 @@ async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> N
         session = require_found(await find_outside_session(tx, actor, agent, event.session), "session")
         call = await tx.row(
             queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
-            doubt_hash_of(event.tool, input_hash.hexdigest()), input_hash.digest(),
+            doubt_hash_of(event.tool, input_hash.hexdigest(), hooks.scope_of(event)), input_hash.digest(),
         )  # fmt: skip
     call = require_found(call, "call")
     if event.phase is HookPhase.FAILED:

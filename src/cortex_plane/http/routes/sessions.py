@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import Dialect, ExternalCall
-from cortex_plane.calls.rules.hooks import FORMS
+from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER
 from cortex_plane.calls.verbs import calls, deadlines, external, hooks, outcomes, permissions, resolutions
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
@@ -158,7 +158,7 @@ async def answer_hook(
     async def ask() -> hooks.HookReply:
         return await hooks.answer_hook(
             exchange.db, exchange.actor, dialect, payload, agent=agent, can_defer=can_defer,
-            plane_url=str(exchange.request.base_url),
+            plane_url=str(exchange.request.base_url), process=exchange.request.headers.get(PROCESS_HEADER),
         )  # fmt: skip
 
     answered = await ask()
@@ -166,6 +166,7 @@ async def answer_hook(
         await _wait_for_call(exchange, answered.call.id, wait)
         answered = await ask()
     response = reply(answered.body)
+    response.headers[ANSWER_HEADER] = dialect.value
     if answered.call is not None:
         response.headers[PENDING] = str(answered.call.approval_id or answered.call.id)
     return response
