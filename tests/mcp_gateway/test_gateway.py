@@ -88,9 +88,10 @@ async def shop() -> AsyncIterator[Offering]:
         yield offering
 
 
-def gateway_text(folder: Path, shop_url: str, more: str = "") -> str:
+def gateway_text(folder: Path, shop_url: str, world: World, more: str = "") -> str:
     return f"""
 agent = "deployer"
+org = "{world.org_id}"
 wait = 0.2
 wait_with_progress = 30
 allow = "127.0.0.0/8"
@@ -130,8 +131,15 @@ async def running(config: GatewayConfig, plane: Apart) -> AsyncIterator[Running]
 
 
 @pytest_asyncio.fixture
-async def gateway(tmp_path: Path, plane: Apart, shop: Offering) -> AsyncIterator[Running]:
-    config = parse_gateway_file(gateway_text(tmp_path, shop.url), "g.toml")
+async def gateway(tmp_path: Path, plane: Apart, shop: Offering, world: World) -> AsyncIterator[Running]:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+    async with in_one_task(running(config, plane)) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture
+async def strict_gateway(tmp_path: Path, plane: Apart, shop: Offering, strict: World) -> AsyncIterator[Running]:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, strict), "g.toml")
     async with in_one_task(running(config, plane)) as gateway:
         yield gateway
 
@@ -203,9 +211,9 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
 
 @pytest.mark.proves("D.961")
 async def test_a_call_waits_for_a_person_and_the_later_identical_call_finds_the_decision(
-    gateway: Running, strict: World, shop: Offering
+    strict_gateway: Running, strict: World, shop: Offering
 ) -> None:
-    async with gateway.client(strict.service.secret) as client:
+    async with strict_gateway.client(strict.service.secret) as client:
         pending = await client.call_tool("shop__pay", {"cents": 7})
         assert (pending.is_error, status(pending)) == (True, "pending")
         assert pending.meta is not None
@@ -234,7 +242,7 @@ async def test_a_call_waits_for_a_person_and_the_later_identical_call_finds_the_
 @pytest.mark.proves("D.961")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_shows_pages_is_asked_to_show_the_request(
-    gateway: Running, strict: World, shop: Offering, era: str
+    strict_gateway: Running, strict: World, shop: Offering, era: str
 ) -> None:
     pages: list[str] = []
 
@@ -246,10 +254,10 @@ async def test_a_client_that_shows_pages_is_asked_to_show_the_request(
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         pass
 
-    async with gateway.client(strict.service.secret, era, elicitation_callback=show) as client:
+    async with strict_gateway.client(strict.service.secret, era, elicitation_callback=show) as client:
         paid = await client.call_tool("shop__pay", {"cents": 7}, progress_callback=hear)
     assert text(paid) == "paid 7"
-    assert [page.startswith(f"{gateway.plane.url}/approvals/") for page in pages] == [True]
+    assert [page.startswith(f"{strict_gateway.plane.url}/approvals/") for page in pages] == [True]
     assert [act for act, _ in shop.acts] == ["pay 7"]
 
 
@@ -319,7 +327,8 @@ async def test_each_caller_is_the_person_of_the_key(
     gateway: Running, world: World, other: World, shop: Offering
 ) -> None:
     async with httpx2.AsyncClient() as http:
-        for headers in ({}, {"Authorization": "Bearer cortex_key_wrong"}):
+        # In another org other people would decide, and other policies hold.
+        for headers in ({}, *({"Authorization": f"Bearer {key}"} for key in ("cortex_key_wrong", other.admin.secret))):
             refused = await http.post(gateway.url, json={}, headers=headers)
             assert refused.status_code == 401
             challenge = refused.headers["www-authenticate"]
@@ -342,15 +351,11 @@ async def test_each_caller_is_the_person_of_the_key(
         )  # fmt: skip
         assert unknown.status_code == 400
         assert "error" in unknown.json()
-    for home in (world, other):
-        async with gateway.client(home.service.secret, "legacy") as client:
+    for person in (world.service, world.admin, world.service):
+        async with gateway.client(person.secret, "legacy") as client:
             await client.call_tool("shop__add", {"a": 1, "b": 2})
-    mine, theirs = await ledger(world), await ledger(other)
-    assert [call.tool for call in mine] == [call.tool for call in theirs] == ["shop.add"]
-    assert mine[0].session_id != theirs[0].session_id
-    async with gateway.client(world.service.secret, "legacy") as client:
-        await client.call_tool("shop__add", {"a": 1, "b": 2})
-    assert len({call.session_id for call in await ledger(world)}) == 2
+    assert await ledger(other) == []
+    assert len({call.session_id for call in await ledger(world)}) == 3
 
 
 @pytest.mark.proves("D.964")
@@ -367,7 +372,7 @@ issuer = "https://issuer.example"
 jwks = "{tmp_path / "keys.json"}"
 people = {{ "ada@example.org" = {{ key_env = "ADA_KEY" }} }}
 """
-    async with in_one_task(running(parse_gateway_file(gateway_text(tmp_path, shop.url, oauth), "g"), plane)) as gateway:
+    async with in_one_task(running(parse_gateway_file(gateway_text(tmp_path, shop.url, world, oauth), "g"), plane)) as gateway:
 
         def token(signer: Any = private, **changes: Any) -> str:
             claims = {
@@ -429,7 +434,7 @@ def test_names_for_clients_are_stable_short_and_never_shared() -> None:
 async def test_an_address_inside_the_network_is_reached_only_where_the_file_lists_it(
     plane: Apart, world: World, shop: Offering, tmp_path: Path
 ) -> None:
-    config = parse_gateway_file(gateway_text(tmp_path, shop.url).replace("127.0.0.0/8", "10.0.0.0/8"), "g.toml")
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world).replace("127.0.0.0/8", "10.0.0.0/8"), "g.toml")
     async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
         names = {tool.name.partition("__")[0] for tool in (await client.list_tools()).tools}
     assert names == {"files"}
@@ -441,7 +446,7 @@ async def test_cortex_mcp_serves_one_client_over_stdio(
     plane: Apart, world: World, shop: Offering, tmp_path: Path
 ) -> None:
     file = tmp_path / "cortex-mcp.toml"
-    file.write_text(gateway_text(tmp_path, shop.url))
+    file.write_text(gateway_text(tmp_path, shop.url, world))
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "cortex_plane", "mcp", "--file", str(file)],

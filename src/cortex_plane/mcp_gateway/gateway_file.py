@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -76,6 +77,7 @@ class OAuthSettings(BaseModel):
 class _File(BaseModel):
     model_config = _STRICT
     agent: Annotated[str, Field(min_length=1, max_length=100)]
+    org: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")] | None = None
     session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] | None = None
     wait: Annotated[float, Field(ge=0, le=3600)] = WAIT_SECONDS
     wait_with_progress: Annotated[float, Field(ge=0, le=86_400)] = PROGRESS_WAIT_SECONDS
@@ -99,6 +101,8 @@ class GatewayServer:
 class GatewayConfig:
     agent: str
     """As whose calls they are authorised."""
+    org: UUID | None
+    """Only keys of this org are taken over HTTP: in another org other people would decide about the same servers."""
     session: str | None
     """A fixed name of the session over stdio: a gateway that is started again goes on with it."""
     wait: float
@@ -145,6 +149,7 @@ def parse_gateway_file(text: str, name: str) -> GatewayConfig:
             raise _fault(text, name, ("servers", key), f"{error.message} {error.hint}") from None
     return GatewayConfig(
         agent=document.agent,
+        org=None if document.org is None else UUID(document.org),
         session=document.session,
         wait=document.wait,
         wait_with_progress=max(document.wait, document.wait_with_progress),
