@@ -261,6 +261,24 @@ async def test_a_client_that_shows_pages_is_asked_to_show_the_request(
     assert [act for act, _ in shop.acts] == ["pay 7"]
 
 
+@pytest.mark.proves("D.961")
+async def test_an_approval_at_one_server_is_none_at_another(
+    strict_gateway: Running, strict: World, shop: Offering, tmp_path: Path
+) -> None:
+    async with in_one_task(offering_server()) as production:
+        config = parse_gateway_file(gateway_text(tmp_path, production.url, strict), "g.toml")
+        async with (
+            in_one_task(running(config, strict_gateway.plane)) as behind,
+            strict_gateway.client(strict.service.secret) as staging,
+            behind.client(strict.service.secret) as live,
+        ):
+            assert status(await staging.call_tool("shop__pay", {"cents": 9})) == "pending"
+            await decide_soon(strict)
+            assert status(await live.call_tool("shop__pay", {"cents": 9})) == "pending"
+            assert status(await staging.call_tool("shop__pay", {"cents": 9})) == "completed"
+    assert ([act for act, _ in shop.acts], production.acts) == (["pay 9"], [])
+
+
 @pytest.mark.proves("D.962")
 async def test_a_server_that_dies_in_a_call_leaves_a_doubt_and_the_others_alone(
     gateway: Running, world: World, tmp_path: Path

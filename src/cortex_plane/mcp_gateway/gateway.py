@@ -222,7 +222,7 @@ class Gateway:
     async def _take_turns(self, call: _Call, owner: str) -> types.CallToolResult | types.InputRequiredResult:
         """A call that ended before this process began is not this one; one that ended after its client had gone away is."""
         for _ in range(MAX_TURNS):
-            with self._keys.turn(owner, call.tool.plane_name, call.arguments) as turn:
+            with self._keys.turn(owner, call.tool.digest, call.arguments) as turn:
                 result = await self._answer(call, turn.key, turn)
                 if turn.is_known or not call.is_repeat:
                     return result
@@ -348,7 +348,7 @@ class _Call:
             risk=risk_of(override),
             on_uncertain=self.tool.on_uncertain,
             timeout=self.tool.timeout,
-            parameters=self.tool.parameters,
+            parameters=self.tool.declaration,
             wait=wait,
         )
         return await self.calls.authorize(self.tool.plane_name, self.arguments, key, declaration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -57,10 +58,17 @@ class GatewayTool:
     """As its server describes it, under the name of the gateway."""
     remote_name: str
     plane_name: str
+    digest: str
+    """Of what makes it this tool of this server and no other, beyond its schema and its name for policies."""
     parameters: dict[str, Any]
     validator: Validator
     override: ToolOverride
     timeout: float
+
+    @property
+    def declaration(self) -> dict[str, Any]:
+        """Its schema, as the plane gets it. With the digest, what people approve for it counts for no other tool."""
+        return {**self.parameters, "$comment": f"tool {self.digest}"}
 
     @property
     def on_uncertain(self) -> OnUncertain:
@@ -106,6 +114,12 @@ class Upstream:
     @property
     def name(self) -> str:
         return self.config.server.name
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this server and no other. A program is also named by its directory."""
+        server = self.config.server
+        return {**server.identity, "cwd": server.cwd}
 
     def redacted(self, value: M) -> M:
         """The same message without the secrets that the gateway gave the server."""
@@ -232,12 +246,17 @@ def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
             listed=listed.model_copy(update={"name": shown}),
             remote_name=listed.name,
             plane_name=plane,
+            digest=_digest([upstream.identity, plane, listed.name, listed.description]),
             parameters=parameters,
             validator=validator,
             override=override,
             timeout=override.timeout or upstream.config.server.timeout_seconds,
         )
     return tools
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _names(config: GatewayServer, remote_name: str) -> tuple[str, str]:
