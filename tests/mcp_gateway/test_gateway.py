@@ -28,6 +28,7 @@ from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
@@ -205,8 +206,8 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
     assert notes == ["x", "y", "x"]
     assert shop.acts == []
     assert set(shop.headers) == {None}
-    sessions = {call.session_id for call in await ledger(world)}
-    assert len(sessions) == 1
+    sessions = {(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)}
+    assert len(sessions) == 2
 
 
 @pytest.mark.proves("D.961")
@@ -299,6 +300,25 @@ async def test_a_server_that_dies_in_a_call_leaves_a_doubt_and_the_others_alone(
 
 
 @pytest.mark.proves("D.962")
+async def test_a_doubt_outlives_connections_gateways_and_days_and_nothing_else_does(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path
+) -> None:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+    for era in ("legacy", "legacy", "auto"):
+        async with in_one_task(running(config, plane)) as gateway:
+            for _ in range(2):
+                async with gateway.client(world.service.secret, era) as client:
+                    assert status(await client.call_tool("files__die", {})) == "in_doubt"
+                    assert (await client.call_tool("shop__add", {"a": 1, "b": 2})).structured_content == {"total": 3}
+        async with world.db.transaction(world.org_id) as tx:
+            await tx.rows("update session set created_at = created_at - interval '1 day'")
+    assert log_of(tmp_path).count("die") == 1
+    calls = [(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)]
+    assert len([name for name, _ in calls if name == "shop"]) == 6
+    assert [len({id for name, id in calls if name == server}) for server in ("files", "shop")] == [1, 3]
+
+
+@pytest.mark.proves("D.962")
 async def test_a_client_that_goes_away_finds_the_result_with_the_identical_call(
     gateway: Running, world: World, shop: Offering
 ) -> None:
@@ -373,7 +393,7 @@ async def test_each_caller_is_the_person_of_the_key(
         async with gateway.client(person.secret, "legacy") as client:
             await client.call_tool("shop__add", {"a": 1, "b": 2})
     assert await ledger(other) == []
-    assert len({call.session_id for call in await ledger(world)}) == 3
+    assert len({call.session_id for call in await ledger(world)}) == 2
 
 
 @pytest.mark.proves("D.964")
@@ -438,6 +458,19 @@ def test_a_fault_of_the_file_names_its_line(fault: str, line: int, words: str) -
     with pytest.raises(InvalidInput, match=f"line {line}") as error:
         parse_gateway_file(fault, "g.toml")
     assert words in str(error.value)
+
+
+def test_the_first_identical_calls_have_the_same_keys_in_another_process() -> None:
+    keys: list[list[str]] = []
+    for process in ("p1", "p2"):
+        turns, of_process = CallKeys(process), []
+        for _ in range(MAX_SHARED + 2):
+            with turns.turn("s", "tool", {"a": 1}) as turn:
+                of_process.append(turn.key)
+                turn.is_over = True
+        keys.append(of_process)
+    assert [one == other for one, other in zip(*keys, strict=True)] == [True] * MAX_SHARED + [False] * 2
+    assert len({*keys[0], *keys[1]}) == MAX_SHARED + 4
 
 
 def test_names_for_clients_are_stable_short_and_never_shared() -> None:

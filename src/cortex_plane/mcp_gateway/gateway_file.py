@@ -78,7 +78,7 @@ class _File(BaseModel):
     model_config = _STRICT
     agent: Annotated[str, Field(min_length=1, max_length=100)]
     org: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")] | None = None
-    session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] | None = None
+    session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] = "mcp"
     wait: Annotated[float, Field(ge=0, le=3600)] = WAIT_SECONDS
     wait_with_progress: Annotated[float, Field(ge=0, le=86_400)] = PROGRESS_WAIT_SECONDS
     elicitation: bool = True
@@ -103,8 +103,8 @@ class GatewayConfig:
     """As whose calls they are authorised."""
     org: UUID | None
     """Only keys of this org are taken over HTTP: in another org other people would decide about the same servers."""
-    session: str | None
-    """A fixed name of the session over stdio: a gateway that is started again goes on with it."""
+    session: str
+    """With it the names of sessions begin: gateways that have the same one share them."""
     wait: float
     wait_with_progress: float
     elicitation: bool

@@ -121,6 +121,11 @@ class Upstream:
         server = self.config.server
         return {**server.identity, "cwd": server.cwd}
 
+    @property
+    def label(self) -> str:
+        """Short, and another one for each server."""
+        return f"{self.name}-{_digest(self.identity)[:16]}"
+
     def redacted(self, value: M) -> M:
         """The same message without the secrets that the gateway gave the server."""
         document = value.model_dump(mode="json", by_alias=True, exclude_none=True)
