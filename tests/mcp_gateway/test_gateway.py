@@ -32,7 +32,7 @@ from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
-from cortex_plane.mcp_gateway.upstreams import client_name
+from cortex_plane.mcp_gateway.upstreams import client_name, fits_template
 from cortex_plane.policies.model.versions import DeniedToolsRequest, ToolTerms
 from cortex_plane.policies.verbs.simulations import list_denied_tools
 from cortex_plane.sessions.verbs.sessions import get_session
@@ -471,6 +471,26 @@ def test_the_first_identical_calls_have_the_same_keys_in_another_process() -> No
         keys.append(of_process)
     assert [one == other for one, other in zip(*keys, strict=True)] == [True] * MAX_SHARED + [False] * 2
     assert len({*keys[0], *keys[1]}) == MAX_SHARED + 4
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "fits"),
+    [
+        ("db://{table}/rows/{id}", "db://a/rows/1", True),
+        ("db://{table}/rows/{id}", "db://a/columns/1", False),
+        ("db://{a}x{b}x", "db://x", False),
+        ("db://{a}", "file://a", False),
+        ("db://a", "db://a", True),
+        ("a{x}a", "a", False),
+        # A regular expression would look at all ways to divide this one.
+        ("{a}a" * 30 + "{x}b", "a" * 1990 + "c", False),
+        ("{a}" * 33, "a", False),
+    ],
+)
+def test_whether_a_template_fits_is_found_in_one_pass(template: str, uri: str, fits: bool) -> None:
+    start = time.process_time()
+    assert fits_template(template, uri) is fits
+    assert time.process_time() - start < 0.5
 
 
 def test_names_for_clients_are_stable_short_and_never_shared() -> None:

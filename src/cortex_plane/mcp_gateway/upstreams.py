@@ -16,6 +16,7 @@ import structlog
 
 from cortex_plane.agents.model.tool_names import plane_name
 from cortex_plane.agents.model.tools import OnUncertain, ToolError, is_tool_name
+from cortex_plane.kernel.globs import Glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.mcp_client.connection import McpLink, OnProgress, SessionOver, list_tools
 from cortex_plane.mcp_client.servers import map_texts, strict_schema
@@ -36,7 +37,10 @@ SETTLE_SECONDS = 10.0
 MAX_NAME = 64
 """Of a tool or prompt, as clients see it. Models of some providers take no longer one."""
 MAX_ITEMS = 1000
+MAX_TEMPLATE = 2000
+MAX_PLACEHOLDERS = 32
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 M = TypeVar("M", bound="BaseModel")
 PLAIN = ToolOverride()
 
@@ -217,14 +221,19 @@ class Upstreams:
             if any(str(resource.uri) == uri for resource in upstream.resources):
                 return upstream
         for upstream in self.all:
-            if any(_fits(template.uri_template, uri) for template in upstream.templates):
+            if any(fits_template(template.uri_template, uri) for template in upstream.templates):
                 return upstream
         return None
 
 
-def _fits(template: str, uri: str) -> bool:
-    literals = re.split(r"\{[^{}]*\}", template)
-    return re.fullmatch(".*".join(map(re.escape, literals)), uri, re.DOTALL) is not None
+def fits_template(template: str, uri: str) -> bool:
+    """Whether the URI has the literal parts of the template, in their order. No regular expression: servers write templates, and clients
+    URIs."""
+    parts = _PLACEHOLDER.split(template) if len(template) <= MAX_TEMPLATE else []
+    if not 1 <= len(parts) <= MAX_PLACEHOLDERS + 1:
+        return False
+    middles = tuple(part for part in parts[1:-1] if part)
+    return Glob(parts[0], middles, parts[-1] if len(parts) > 1 else "", exact=len(parts) == 1).matches(uri)
 
 
 def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
