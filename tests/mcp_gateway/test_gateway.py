@@ -28,12 +28,13 @@ from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import adapter
 from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
 from cortex_plane.mcp_gateway.upstreams import client_name, fits_template
-from cortex_plane.policies.model.versions import DeniedToolsRequest, ToolTerms
+from cortex_plane.policies.model.versions import MAX_TERMS, DeniedToolsRequest, ToolTerms
 from cortex_plane.policies.verbs.simulations import list_denied_tools
 from cortex_plane.sessions.verbs.sessions import get_session
 from tests.client.test_guard import decide_soon, ledger
@@ -536,9 +537,15 @@ policies:
   - {name: some, target: "a.*", effect: allow, when: "args.n == 1"}
   - {name: ask, target: "b.*", effect: requires_approval, when: "args.n == 1"}
   - {name: worse, target: "c.*", effect: deny, when: "args.n == 1"}
+  - {name: other_worse, target: "e.*", effect: deny, when: "args.size() < 9"}
   - {name: never, target: "*", effect: deny}
 """
     await apply_policies(world.db, world.admin.actor, rules)
-    question = DeniedToolsRequest(agent="deployer", tools=[ToolTerms(tool=f"{name}.act") for name in "abcd"])
+    question = DeniedToolsRequest(agent="deployer", tools=[ToolTerms(tool=f"{name}.act") for name in "abcde"])
     answer = await list_denied_tools(world.db, world.service.actor, question)
-    assert answer.denied == ["c.act", "d.act"]
+    assert answer.denied == ["c.act", "d.act", "e.act"]
+
+
+def test_a_gateway_asks_about_a_bounded_number_of_tools_at_once() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        adapter(DeniedToolsRequest).validate_python({"agent": "deployer", "tools": [{"tool": "a.b"}] * (MAX_TERMS + 1)})
