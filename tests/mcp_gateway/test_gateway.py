@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
@@ -334,6 +335,40 @@ async def test_a_client_that_goes_away_finds_the_result_with_the_identical_call(
                 pass  # the first one has not been reported yet
         assert (text(again), status(again)) == ("done at last", "completed")
     assert [act for act, _ in shop.acts] == ["slow"]
+
+
+@pytest.mark.proves("D.964")
+async def test_what_a_server_is_given_never_reaches_a_client(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "very-secret-token")
+
+    @shop.server.resource("echo://{word}")
+    def echo(word: str) -> str:
+        raise MCPError(-32050, f"{word}: {shop.headers[-1]} is not enough", {"used": shop.headers[-1]})
+
+    @shop.server.tool()
+    async def tell(ctx: Context[Any]) -> str:
+        await ctx.report_progress(1, 2, f"using {shop.headers[-1]}")
+        return f"used {shop.headers[-1]}"
+
+    header = 'headers = { Authorization = { env = "SHOP_TOKEN", prefix = "Bearer " } }'
+    config = parse_gateway_file(f"{gateway_text(tmp_path, shop.url, world)}{header}", "g.toml")
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+        await client.list_resource_templates()
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource("echo://a")
+        used = await client.call_tool("shop__tell", {}, progress_callback=hear)
+    assert shop.headers[-1] == "Bearer very-secret-token"
+    assert refused.value.error.model_dump() == {
+        "code": -32050, "message": "a: Bearer [redacted] is not enough", "data": {"used": "Bearer [redacted]"}
+    }  # fmt: skip
+    assert (text(used), heard) == ("used Bearer [redacted]", ["using Bearer [redacted]"])
 
 
 @pytest.mark.proves("D.963")

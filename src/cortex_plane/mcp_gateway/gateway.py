@@ -30,6 +30,7 @@ from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, T
 from cortex_plane.kernel.canonical import check_json
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.mcp_client.servers import map_texts
 from cortex_plane.mcp_gateway.call_keys import CallKeys, CallTurn
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, risk_of
 from cortex_plane.mcp_gateway.lasting_sessions import LastingSessions
@@ -401,8 +402,9 @@ async def _ask(upstream: Upstream, send: Callable[[Any], Awaitable[T]]) -> T:
     try:
         async with asyncio.timeout(upstream.config.server.timeout_seconds):
             return await send(client)
-    except MCPError:
-        raise
+    except MCPError as error:
+        redact = upstream.link.redaction.text
+        raise MCPError(error.code, redact(error.message), map_texts(error.data, redact)) from None
     except Exception as error:
         upstream.link.doubt()
         log.warning("mcp request failed", server=upstream.name, error=upstream.link.redaction.text(repr(error))[:500])

@@ -57,7 +57,7 @@ async def http_gateway(config: GatewayConfig, plane_url: str, url: str) -> Async
         raise SetupError(
             "The gateway's file names no `org`, so over HTTP it would take keys of every org of the plane.",
             code="missing_org",
-            hint="Write `org = \"…\"` with the id of your org, which `cortex org show` prints.",
+            hint='Write `org = "…"` with the id of your org, which `cortex org show` prints.',
         )
     callers = KeyCallers(plane_url, url, config.org, config.oauth)
     gateway = Gateway(config, Upstreams(config.servers), callers.find)

@@ -84,17 +84,20 @@ class GatewayTool:
         except Unusable as error:  # a pattern that takes too long
             return [str(error)]
 
-    async def call(
-        self, arguments: Mapping[str, Any], key: str, on_progress: OnProgress | None = None
-    ) -> types.CallToolResult:
+    async def call(self, arguments: Mapping[str, Any], key: str, on_progress: OnProgress) -> types.CallToolResult:
         """Raises ``ToolError`` where nothing was begun, and ``UncertainOutcome`` where nobody knows."""
-        await self.upstream.link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
+        link = self.upstream.link
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            await on_progress(progress, total, None if message is None else link.redaction.text(message))
+
+        await link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
         try:
-            result = await self.upstream.link.request(self.plane_name, self.remote_name, arguments, key, on_progress)
+            result = await link.request(self.plane_name, self.remote_name, arguments, key, report)
         except SessionOver:
             # It was restarted elsewhere and began nothing: the same call goes to the new session, once.
-            await self.upstream.link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
-            result = await self.upstream.link.request(self.plane_name, self.remote_name, arguments, key, on_progress)
+            await link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
+            result = await link.request(self.plane_name, self.remote_name, arguments, key, report)
         if not hasattr(result, "content"):
             raise ToolError(
                 f"`{self.plane_name}` did not finish: it asks for input, which the gateway does not pass on."
