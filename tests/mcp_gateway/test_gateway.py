@@ -371,6 +371,21 @@ async def test_what_a_server_is_given_never_reaches_a_client(
     assert (text(used), heard) == ("used Bearer [redacted]", ["using Bearer [redacted]"])
 
 
+@pytest.mark.proves("D.960")
+async def test_no_server_takes_away_tools_of_another_or_answers_for_it(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path
+) -> None:
+    async with in_one_task(offering_server()) as rival:
+        override = '[servers.rival]\nurl = "{}"\nprefix = "shop"\n[servers.rival.tools.pay]\nname = "shop.pay"\n'
+        config = parse_gateway_file(gateway_text(tmp_path, shop.url, world) + override.format(rival.url), "g.toml")
+        async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+            assert "shop__pay" in {tool.name for tool in (await client.list_tools()).tools}
+            assert text(await client.call_tool("shop__pay", {"cents": 3})) == "paid 3"
+            with pytest.raises(MCPError, match="No server"):
+                await client.read_resource("memo://today")
+    assert ([act for act, _ in shop.acts], rival.acts) == (["pay 3"], [])
+
+
 @pytest.mark.proves("D.963")
 async def test_changes_of_a_server_reach_clients_of_both_eras(gateway: Running, world: World, tmp_path: Path) -> None:
     changed = asyncio.Event()
@@ -446,7 +461,9 @@ issuer = "https://issuer.example"
 jwks = "{tmp_path / "keys.json"}"
 people = {{ "ada@example.org" = {{ key_env = "ADA_KEY" }} }}
 """
-    async with in_one_task(running(parse_gateway_file(gateway_text(tmp_path, shop.url, world, oauth), "g"), plane)) as gateway:
+    async with in_one_task(
+        running(parse_gateway_file(gateway_text(tmp_path, shop.url, world, oauth), "g"), plane)
+    ) as gateway:
 
         def token(signer: Any = private, **changes: Any) -> str:
             claims = {
@@ -488,6 +505,7 @@ people = {{ "ada@example.org" = {{ key_env = "ADA_KEY" }} }}
         ('agent = "a"\nallow = "nowhere/99"\n[servers.x]\ncommand = ["p"]\n', 2, "no range"),
         ('agent = "a"\n[servers.x]\nurl = "ftp://x"\n', 2, "web address"),
         ('[servers.x]\ncommand = ["p"]\n', 1, "agent"),
+        ('agent = "a"\n[servers.x__y]\ncommand = ["p"]\n', 2, "mistaken"),
     ],
 )
 def test_a_fault_of_the_file_names_its_line(fault: str, line: int, words: str) -> None:

@@ -161,6 +161,13 @@ def parse_gateway_file(text: str, name: str) -> GatewayConfig:
 
 
 def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
+    prefix = name if server.prefix is None else server.prefix
+    for part in (name, prefix):
+        if "__" in part or part.endswith("_"):
+            raise InvalidApp(
+                f"`{part}` could be mistaken for another server's name with a part of a tool's.",
+                hint="Use names and prefixes without `__`, and without `_` at the end.",
+            )
     headers = {
         header: value if isinstance(value, str) else Secret(value.env, value.prefix)
         for header, value in server.headers.items()
@@ -178,11 +185,7 @@ def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
         on_uncertain="ask_human",
         cwd=server.cwd,
     )
-    return GatewayServer(
-        server=replace(declaration, reach=allowed),
-        prefix=name if server.prefix is None else server.prefix,
-        overrides=server.tools,
-    )
+    return GatewayServer(server=replace(declaration, reach=allowed), prefix=prefix, overrides=server.tools)
 
 
 def risk_of(override: ToolOverride) -> Risk | None:

@@ -138,6 +138,11 @@ class Upstream:
         document = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return type(value).model_validate(map_texts(document, self.link.redaction.text))
 
+    def offers_resource(self, uri: str) -> bool:
+        return any(str(resource.uri) == uri for resource in self.resources) or any(
+            fits_template(template.uri_template, uri) for template in self.templates
+        )
+
     async def _read(self, client: Client) -> None:
         capabilities = client.server_capabilities
         tools = await list_tools(client) if capabilities.tools else []
@@ -219,14 +224,11 @@ class Upstreams:
         return None
 
     def resource_owner(self, uri: str) -> Upstream | None:
-        """The server that lists it, or else the first that has a template for it."""
-        for upstream in self.all:
-            if any(str(resource.uri) == uri for resource in upstream.resources):
-                return upstream
-        for upstream in self.all:
-            if any(fits_template(template.uri_template, uri) for template in upstream.templates):
-                return upstream
-        return None
+        """The one server that lists it or has a template for it; none where several do: one could answer in the other's place."""
+        owners = [upstream for upstream in self.all if upstream.offers_resource(uri)]
+        if len(owners) > 1:
+            log.warning("mcp resource refused", uri=uri, servers=[owner.name for owner in owners])
+        return owners[0] if len(owners) == 1 else None
 
 
 def fits_template(template: str, uri: str) -> bool:
@@ -240,16 +242,22 @@ def fits_template(template: str, uri: str) -> bool:
 
 
 def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
-    """A name that two tools would share is given to neither: policies could not tell them apart."""
+    """A name that two tools of one server would share is given to neither: policies could not tell them apart. Of two servers the first
+    in the file has it: no other can take it away."""
     pairs = [(upstream, listed) for upstream in upstreams for listed in upstream.tools]
     names = {id(listed): _names(upstream.config, listed.name) for upstream, listed in pairs}
-    seen = Counter(name for pair in names.values() for name in pair)
+    shown_names = Counter((id(upstream), names[id(listed)][0]) for upstream, listed in pairs)
+    plane_names = Counter((id(upstream), names[id(listed)][1]) for upstream, listed in pairs)
+    shown_owner: dict[str, Upstream] = {}
+    plane_owner: dict[str, Upstream] = {}
     tools: dict[str, GatewayTool] = {}
     for upstream, listed in pairs:
         override = upstream.config.overrides.get(listed.name, PLAIN)
         shown, plane = names[id(listed)]
         try:
-            if seen[shown] > 1 or seen[plane] > 1:
+            owners = shown_owner.setdefault(shown, upstream), plane_owner.setdefault(plane, upstream)
+            is_shared = shown_names[id(upstream), shown] > 1 or plane_names[id(upstream), plane] > 1
+            if is_shared or owners != (upstream, upstream):
                 raise Unusable("another tool would have the same name")
             if not is_tool_name(plane):
                 raise Unusable(f"`{plane[:100]}` is not a name of a tool")
