@@ -514,6 +514,14 @@ def test_a_fault_of_the_file_names_its_line(fault: str, line: int, words: str) -
     assert words in str(error.value)
 
 
+@pytest.mark.proves("D.964")
+async def test_over_http_the_file_must_name_the_org() -> None:
+    config = parse_gateway_file('agent = "a"\n[servers.x]\ncommand = ["p"]\n', "g.toml")
+    with pytest.raises(InvalidInput, match="names no `org`"):
+        async with http_gateway(config, "http://127.0.0.1:1", "http://127.0.0.1:2/mcp"):
+            pass
+
+
 def test_the_first_identical_calls_have_the_same_keys_in_another_process() -> None:
     keys: list[list[str]] = []
     for process in ("p1", "p2"):
