@@ -46,6 +46,7 @@ async def test_the_gateway_conforms_to_what_it_declares(plane: Apart, world: Wor
     url = f"http://127.0.0.1:{front.getsockname()[1]}/mcp"
     text = f"""
 agent = "deployer"
+org = "{world.org_id}"
 allow = "127.0.0.1"
 [servers.suite]
 url = "http://127.0.0.1:{behind.getsockname()[1]}/mcp"

@@ -24,15 +24,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.kernel.fields import adapter
+from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
-from cortex_plane.mcp_gateway.upstreams import client_name
-from cortex_plane.policies.model.versions import DeniedToolsRequest, ToolTerms
+from cortex_plane.mcp_gateway.upstreams import client_name, fits_template
+from cortex_plane.policies.model.versions import MAX_TERMS, DeniedToolsRequest, ToolTerms
 from cortex_plane.policies.verbs.simulations import list_denied_tools
 from cortex_plane.sessions.verbs.sessions import get_session
 from tests.client.test_guard import decide_soon, ledger
@@ -88,9 +91,10 @@ async def shop() -> AsyncIterator[Offering]:
         yield offering
 
 
-def gateway_text(folder: Path, shop_url: str, more: str = "") -> str:
+def gateway_text(folder: Path, shop_url: str, world: World, more: str = "") -> str:
     return f"""
 agent = "deployer"
+org = "{world.org_id}"
 wait = 0.2
 wait_with_progress = 30
 allow = "127.0.0.0/8"
@@ -130,8 +134,15 @@ async def running(config: GatewayConfig, plane: Apart) -> AsyncIterator[Running]
 
 
 @pytest_asyncio.fixture
-async def gateway(tmp_path: Path, plane: Apart, shop: Offering) -> AsyncIterator[Running]:
-    config = parse_gateway_file(gateway_text(tmp_path, shop.url), "g.toml")
+async def gateway(tmp_path: Path, plane: Apart, shop: Offering, world: World) -> AsyncIterator[Running]:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+    async with in_one_task(running(config, plane)) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture
+async def strict_gateway(tmp_path: Path, plane: Apart, shop: Offering, strict: World) -> AsyncIterator[Running]:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, strict), "g.toml")
     async with in_one_task(running(config, plane)) as gateway:
         yield gateway
 
@@ -197,15 +208,15 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
     assert notes == ["x", "y", "x"]
     assert shop.acts == []
     assert set(shop.headers) == {None}
-    sessions = {call.session_id for call in await ledger(world)}
-    assert len(sessions) == 1
+    sessions = {(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)}
+    assert len(sessions) == 2
 
 
 @pytest.mark.proves("D.961")
 async def test_a_call_waits_for_a_person_and_the_later_identical_call_finds_the_decision(
-    gateway: Running, strict: World, shop: Offering
+    strict_gateway: Running, strict: World, shop: Offering
 ) -> None:
-    async with gateway.client(strict.service.secret) as client:
+    async with strict_gateway.client(strict.service.secret) as client:
         pending = await client.call_tool("shop__pay", {"cents": 7})
         assert (pending.is_error, status(pending)) == (True, "pending")
         assert pending.meta is not None
@@ -234,7 +245,7 @@ async def test_a_call_waits_for_a_person_and_the_later_identical_call_finds_the_
 @pytest.mark.proves("D.961")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_shows_pages_is_asked_to_show_the_request(
-    gateway: Running, strict: World, shop: Offering, era: str
+    strict_gateway: Running, strict: World, shop: Offering, era: str
 ) -> None:
     pages: list[str] = []
 
@@ -246,11 +257,29 @@ async def test_a_client_that_shows_pages_is_asked_to_show_the_request(
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         pass
 
-    async with gateway.client(strict.service.secret, era, elicitation_callback=show) as client:
+    async with strict_gateway.client(strict.service.secret, era, elicitation_callback=show) as client:
         paid = await client.call_tool("shop__pay", {"cents": 7}, progress_callback=hear)
     assert text(paid) == "paid 7"
-    assert [page.startswith(f"{gateway.plane.url}/approvals/") for page in pages] == [True]
+    assert [page.startswith(f"{strict_gateway.plane.url}/approvals/") for page in pages] == [True]
     assert [act for act, _ in shop.acts] == ["pay 7"]
+
+
+@pytest.mark.proves("D.961")
+async def test_an_approval_at_one_server_is_none_at_another(
+    strict_gateway: Running, strict: World, shop: Offering, tmp_path: Path
+) -> None:
+    async with in_one_task(offering_server()) as production:
+        config = parse_gateway_file(gateway_text(tmp_path, production.url, strict), "g.toml")
+        async with (
+            in_one_task(running(config, strict_gateway.plane)) as behind,
+            strict_gateway.client(strict.service.secret) as staging,
+            behind.client(strict.service.secret) as live,
+        ):
+            assert status(await staging.call_tool("shop__pay", {"cents": 9})) == "pending"
+            await decide_soon(strict)
+            assert status(await live.call_tool("shop__pay", {"cents": 9})) == "pending"
+            assert status(await staging.call_tool("shop__pay", {"cents": 9})) == "completed"
+    assert ([act for act, _ in shop.acts], production.acts) == (["pay 9"], [])
 
 
 @pytest.mark.proves("D.962")
@@ -273,6 +302,25 @@ async def test_a_server_that_dies_in_a_call_leaves_a_doubt_and_the_others_alone(
 
 
 @pytest.mark.proves("D.962")
+async def test_a_doubt_outlives_connections_gateways_and_days_and_nothing_else_does(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path
+) -> None:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+    for era in ("legacy", "legacy", "auto"):
+        async with in_one_task(running(config, plane)) as gateway:
+            for _ in range(2):
+                async with gateway.client(world.service.secret, era) as client:
+                    assert status(await client.call_tool("files__die", {})) == "in_doubt"
+                    assert (await client.call_tool("shop__add", {"a": 1, "b": 2})).structured_content == {"total": 3}
+        async with world.db.transaction(world.org_id) as tx:
+            await tx.rows("update session set created_at = created_at - interval '1 day'")
+    assert log_of(tmp_path).count("die") == 1
+    calls = [(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)]
+    assert len([name for name, _ in calls if name == "shop"]) == 6
+    assert [len({id for name, id in calls if name == server}) for server in ("files", "shop")] == [1, 3]
+
+
+@pytest.mark.proves("D.962")
 async def test_a_client_that_goes_away_finds_the_result_with_the_identical_call(
     gateway: Running, world: World, shop: Offering
 ) -> None:
@@ -287,6 +335,55 @@ async def test_a_client_that_goes_away_finds_the_result_with_the_identical_call(
                 pass  # the first one has not been reported yet
         assert (text(again), status(again)) == ("done at last", "completed")
     assert [act for act, _ in shop.acts] == ["slow"]
+
+
+@pytest.mark.proves("D.964")
+async def test_what_a_server_is_given_never_reaches_a_client(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "very-secret-token")
+
+    @shop.server.resource("echo://{word}")
+    def echo(word: str) -> str:
+        raise MCPError(-32050, f"{word}: {shop.headers[-1]} is not enough", {"used": shop.headers[-1]})
+
+    @shop.server.tool()
+    async def tell(ctx: Context[Any]) -> str:
+        await ctx.report_progress(1, 2, f"using {shop.headers[-1]}")
+        return f"used {shop.headers[-1]}"
+
+    header = 'headers = { Authorization = { env = "SHOP_TOKEN", prefix = "Bearer " } }'
+    config = parse_gateway_file(f"{gateway_text(tmp_path, shop.url, world)}{header}", "g.toml")
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+        await client.list_resource_templates()
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource("echo://a")
+        used = await client.call_tool("shop__tell", {}, progress_callback=hear)
+    assert shop.headers[-1] == "Bearer very-secret-token"
+    assert refused.value.error.model_dump() == {
+        "code": -32050, "message": "a: Bearer [redacted] is not enough", "data": {"used": "Bearer [redacted]"}
+    }  # fmt: skip
+    assert (text(used), heard) == ("used Bearer [redacted]", ["using Bearer [redacted]"])
+
+
+@pytest.mark.proves("D.960")
+async def test_no_server_takes_away_tools_of_another_or_answers_for_it(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path
+) -> None:
+    async with in_one_task(offering_server()) as rival:
+        override = '[servers.rival]\nurl = "{}"\nprefix = "shop"\n[servers.rival.tools.pay]\nname = "shop.pay"\n'
+        config = parse_gateway_file(gateway_text(tmp_path, shop.url, world) + override.format(rival.url), "g.toml")
+        async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+            assert "shop__pay" in {tool.name for tool in (await client.list_tools()).tools}
+            assert text(await client.call_tool("shop__pay", {"cents": 3})) == "paid 3"
+            with pytest.raises(MCPError, match="No server"):
+                await client.read_resource("memo://today")
+    assert ([act for act, _ in shop.acts], rival.acts) == (["pay 3"], [])
 
 
 @pytest.mark.proves("D.963")
@@ -319,7 +416,8 @@ async def test_each_caller_is_the_person_of_the_key(
     gateway: Running, world: World, other: World, shop: Offering
 ) -> None:
     async with httpx2.AsyncClient() as http:
-        for headers in ({}, {"Authorization": "Bearer cortex_key_wrong"}):
+        # In another org other people would decide, and other policies hold.
+        for headers in ({}, *({"Authorization": f"Bearer {key}"} for key in ("cortex_key_wrong", other.admin.secret))):
             refused = await http.post(gateway.url, json={}, headers=headers)
             assert refused.status_code == 401
             challenge = refused.headers["www-authenticate"]
@@ -342,14 +440,10 @@ async def test_each_caller_is_the_person_of_the_key(
         )  # fmt: skip
         assert unknown.status_code == 400
         assert "error" in unknown.json()
-    for home in (world, other):
-        async with gateway.client(home.service.secret, "legacy") as client:
+    for person in (world.service, world.admin, world.service):
+        async with gateway.client(person.secret, "legacy") as client:
             await client.call_tool("shop__add", {"a": 1, "b": 2})
-    mine, theirs = await ledger(world), await ledger(other)
-    assert [call.tool for call in mine] == [call.tool for call in theirs] == ["shop.add"]
-    assert mine[0].session_id != theirs[0].session_id
-    async with gateway.client(world.service.secret, "legacy") as client:
-        await client.call_tool("shop__add", {"a": 1, "b": 2})
+    assert await ledger(other) == []
     assert len({call.session_id for call in await ledger(world)}) == 2
 
 
@@ -367,7 +461,9 @@ issuer = "https://issuer.example"
 jwks = "{tmp_path / "keys.json"}"
 people = {{ "ada@example.org" = {{ key_env = "ADA_KEY" }} }}
 """
-    async with in_one_task(running(parse_gateway_file(gateway_text(tmp_path, shop.url, oauth), "g"), plane)) as gateway:
+    async with in_one_task(
+        running(parse_gateway_file(gateway_text(tmp_path, shop.url, world, oauth), "g"), plane)
+    ) as gateway:
 
         def token(signer: Any = private, **changes: Any) -> str:
             claims = {
@@ -409,12 +505,54 @@ people = {{ "ada@example.org" = {{ key_env = "ADA_KEY" }} }}
         ('agent = "a"\nallow = "nowhere/99"\n[servers.x]\ncommand = ["p"]\n', 2, "no range"),
         ('agent = "a"\n[servers.x]\nurl = "ftp://x"\n', 2, "web address"),
         ('[servers.x]\ncommand = ["p"]\n', 1, "agent"),
+        ('agent = "a"\n[servers.x__y]\ncommand = ["p"]\n', 2, "mistaken"),
     ],
 )
 def test_a_fault_of_the_file_names_its_line(fault: str, line: int, words: str) -> None:
     with pytest.raises(InvalidInput, match=f"line {line}") as error:
         parse_gateway_file(fault, "g.toml")
     assert words in str(error.value)
+
+
+@pytest.mark.proves("D.964")
+async def test_over_http_the_file_must_name_the_org() -> None:
+    config = parse_gateway_file('agent = "a"\n[servers.x]\ncommand = ["p"]\n', "g.toml")
+    with pytest.raises(InvalidInput, match="names no `org`"):
+        async with http_gateway(config, "http://127.0.0.1:1", "http://127.0.0.1:2/mcp"):
+            pass
+
+
+def test_the_first_identical_calls_have_the_same_keys_in_another_process() -> None:
+    keys: list[list[str]] = []
+    for process in ("p1", "p2"):
+        turns, of_process = CallKeys(process), []
+        for _ in range(MAX_SHARED + 2):
+            with turns.turn("s", "tool", {"a": 1}) as turn:
+                of_process.append(turn.key)
+                turn.is_over = True
+        keys.append(of_process)
+    assert [one == other for one, other in zip(*keys, strict=True)] == [True] * MAX_SHARED + [False] * 2
+    assert len({*keys[0], *keys[1]}) == MAX_SHARED + 4
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "fits"),
+    [
+        ("db://{table}/rows/{id}", "db://a/rows/1", True),
+        ("db://{table}/rows/{id}", "db://a/columns/1", False),
+        ("db://{a}x{b}x", "db://x", False),
+        ("db://{a}", "file://a", False),
+        ("db://a", "db://a", True),
+        ("a{x}a", "a", False),
+        # A regular expression would look at all ways to divide this one.
+        ("{a}a" * 30 + "{x}b", "a" * 1990 + "c", False),
+        ("{a}" * 33, "a", False),
+    ],
+)
+def test_whether_a_template_fits_is_found_in_one_pass(template: str, uri: str, fits: bool) -> None:
+    start = time.process_time()
+    assert fits_template(template, uri) is fits
+    assert time.process_time() - start < 0.5
 
 
 def test_names_for_clients_are_stable_short_and_never_shared() -> None:
@@ -429,7 +567,7 @@ def test_names_for_clients_are_stable_short_and_never_shared() -> None:
 async def test_an_address_inside_the_network_is_reached_only_where_the_file_lists_it(
     plane: Apart, world: World, shop: Offering, tmp_path: Path
 ) -> None:
-    config = parse_gateway_file(gateway_text(tmp_path, shop.url).replace("127.0.0.0/8", "10.0.0.0/8"), "g.toml")
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world).replace("127.0.0.0/8", "10.0.0.0/8"), "g.toml")
     async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
         names = {tool.name.partition("__")[0] for tool in (await client.list_tools()).tools}
     assert names == {"files"}
@@ -441,7 +579,7 @@ async def test_cortex_mcp_serves_one_client_over_stdio(
     plane: Apart, world: World, shop: Offering, tmp_path: Path
 ) -> None:
     file = tmp_path / "cortex-mcp.toml"
-    file.write_text(gateway_text(tmp_path, shop.url))
+    file.write_text(gateway_text(tmp_path, shop.url, world))
     command = StdioServerParameters(
         command=sys.executable,
         args=["-m", "cortex_plane", "mcp", "--file", str(file)],
@@ -460,9 +598,15 @@ policies:
   - {name: some, target: "a.*", effect: allow, when: "args.n == 1"}
   - {name: ask, target: "b.*", effect: requires_approval, when: "args.n == 1"}
   - {name: worse, target: "c.*", effect: deny, when: "args.n == 1"}
+  - {name: other_worse, target: "e.*", effect: deny, when: "args.size() < 9"}
   - {name: never, target: "*", effect: deny}
 """
     await apply_policies(world.db, world.admin.actor, rules)
-    question = DeniedToolsRequest(agent="deployer", tools=[ToolTerms(tool=f"{name}.act") for name in "abcd"])
+    question = DeniedToolsRequest(agent="deployer", tools=[ToolTerms(tool=f"{name}.act") for name in "abcde"])
     answer = await list_denied_tools(world.db, world.service.actor, question)
-    assert answer.denied == ["c.act", "d.act"]
+    assert answer.denied == ["c.act", "d.act", "e.act"]
+
+
+def test_a_gateway_asks_about_a_bounded_number_of_tools_at_once() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        adapter(DeniedToolsRequest).validate_python({"agent": "deployer", "tools": [{"tool": "a.b"}] * (MAX_TERMS + 1)})

@@ -12,6 +12,8 @@ from typing import Any
 
 from cortex_plane.kernel.canonical import canonical
 
+MAX_SHARED = 32
+"""Keys of identical calls that another process finds again: it asks for one after the other."""
 MAX_DIGESTS = 10_000
 """Different calls that a gateway remembers; of the oldest it forgets how many there were."""
 
@@ -22,6 +24,7 @@ class CallTurn:
 
     digest: str
     number: int
+    process: str = ""
     is_known: bool = False
     """It was asked about before, in this process."""
     is_over: bool = False
@@ -29,7 +32,8 @@ class CallTurn:
 
     @property
     def key(self) -> str:
-        return f"call-{self.digest}-{self.number}"
+        suffix = "" if self.number < MAX_SHARED else f"-{self.process}"
+        return f"call-{self.digest}-{self.number}{suffix}"
 
 
 @dataclass(slots=True)
@@ -42,7 +46,8 @@ class _Turns:
 
 
 class CallKeys:
-    def __init__(self) -> None:
+    def __init__(self, process: str) -> None:
+        self._process = process
         self._turns: OrderedDict[str, _Turns] = OrderedDict()
 
     @contextlib.contextmanager
@@ -55,7 +60,7 @@ class CallKeys:
         while number in turns.over or number in turns.under_way:
             number += 1
         turns.under_way.add(number)
-        turn = CallTurn(digest, number, is_known=number in turns.known)
+        turn = CallTurn(digest, number, self._process, is_known=number in turns.known)
         turns.known.add(number)
         try:
             yield turn

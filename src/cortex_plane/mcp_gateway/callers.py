@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 import jwt
@@ -46,10 +47,10 @@ class _Proof:
 
 
 class KeyCallers:
-    """Finds people by keys of the plane, and by tokens where an authorization server is named. Implements the SDK's `TokenVerifier`."""
+    """Finds people of one org by keys of the plane, and by tokens where an authorization server is named. Implements the SDK's `TokenVerifier`."""
 
-    def __init__(self, plane_url: str, resource: str, oauth: OAuthSettings | None = None) -> None:
-        self._plane_url, self._resource = plane_url, resource
+    def __init__(self, plane_url: str, resource: str, org: UUID, oauth: OAuthSettings | None = None) -> None:
+        self._plane_url, self._resource, self._org = plane_url, resource, org
         self._tokens = None if oauth is None else TokenReader(oauth, resource)
         self._proofs: OrderedDict[str, _Proof] = OrderedDict()
         self._callers: OrderedDict[str, GatewayCaller] = OrderedDict()
@@ -82,6 +83,9 @@ class KeyCallers:
                 me = await plane.me()
             except Unauthenticated:
                 return _Proof(at, None)
+        if me.org_id != self._org:
+            log.info("key refused", reason="it is a key of another org", key_id=str(me.key_id))
+            return _Proof(at, None)
         id = str(me.key_id)
         if id not in self._callers:
             self._callers[id] = GatewayCaller(id, Client(self._plane_url, key))

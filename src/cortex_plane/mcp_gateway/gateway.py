@@ -11,7 +11,6 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -31,8 +30,10 @@ from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, T
 from cortex_plane.kernel.canonical import check_json
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
+from cortex_plane.mcp_client.servers import map_texts
 from cortex_plane.mcp_gateway.call_keys import CallKeys, CallTurn
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, risk_of
+from cortex_plane.mcp_gateway.lasting_sessions import LastingSessions
 from cortex_plane.mcp_gateway.policy_view import PolicyView
 from cortex_plane.mcp_gateway.upstreams import GatewayTool, Upstream, Upstreams, client_name
 
@@ -86,8 +87,9 @@ class Gateway:
     ) -> None:
         self._config, self._upstreams, self._find_caller = config, upstreams, find_caller
         self._policy_view = policy_view or PolicyView(config.agent)
-        self._keys = CallKeys()
         self._process = uuid4().hex
+        self._keys = CallKeys(self._process)
+        self._plane_sessions = LastingSessions(config.agent)
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """The last request of each session: notifications go to its client."""
         self._bus = InMemorySubscriptionBus()
@@ -204,7 +206,11 @@ class Gateway:
             return _refusal("invalid_arguments", f"{error.message} Nothing ran.")
         if problems := tool.argument_faults(arguments):
             return _refusal("invalid_arguments", f"The arguments are not valid: {'; '.join(problems)} Nothing ran.")
-        session = self._session_of(ctx)
+        session = f"{self._config.session}-{tool.upstream.label}"
+        try:
+            session_id = await self._plane_sessions.open(caller.id, caller.plane, session)
+        except CortexError as error:
+            return _refusal("stopped", f"{error.message} {error.hint or ''}".strip())
         call = _Call(
             ctx=ctx,
             params=params,
@@ -217,12 +223,12 @@ class Gateway:
             call_id = (ctx.meta or {}).get(CALL_ID)
             if isinstance(call_id, str) and call_id:
                 return await self._answer(call, call_id, CallTurn("", 0))
-            return await self._take_turns(call, f"{caller.id}/{session}")
+            return await self._take_turns(call, session_id)
 
-    async def _take_turns(self, call: _Call, owner: str) -> types.CallToolResult | types.InputRequiredResult:
+    async def _take_turns(self, call: _Call, session: str) -> types.CallToolResult | types.InputRequiredResult:
         """A call that ended before this process began is not this one; one that ended after its client had gone away is."""
         for _ in range(MAX_TURNS):
-            with self._keys.turn(owner, call.tool.plane_name, call.arguments) as turn:
+            with self._keys.turn(session, call.tool.digest, call.arguments) as turn:
                 result = await self._answer(call, turn.key, turn)
                 if turn.is_known or not call.is_repeat:
                     return result
@@ -309,17 +315,11 @@ class Gateway:
     # Sessions -------------------------------------------------------------------------------------------------------------------
 
     async def _begin(self, ctx: ServerRequestContext[Any, Any]) -> GatewayCaller:
-        self._sessions[self._session_of(ctx)] = ctx.session
+        client = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
+        self._sessions[client] = ctx.session
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return await self._find_caller(ctx.request)
-
-    def _session_of(self, ctx: ServerRequestContext[Any, Any]) -> str:
-        """The plane's name of this MCP session. From 2026-07-28 on HTTP has none: then it is one for each person and day."""
-        if ctx.request is None:
-            return self._config.session or f"mcp-{self._process}"
-        session_id = ctx.request.headers.get("mcp-session-id")
-        return f"mcp-{session_id or datetime.now(UTC).date().isoformat()}"
 
     def _announce(self, kind: str) -> None:
         for work in (
@@ -348,7 +348,7 @@ class _Call:
             risk=risk_of(override),
             on_uncertain=self.tool.on_uncertain,
             timeout=self.tool.timeout,
-            parameters=self.tool.parameters,
+            parameters=self.tool.declaration,
             wait=wait,
         )
         return await self.calls.authorize(self.tool.plane_name, self.arguments, key, declaration)
@@ -402,8 +402,9 @@ async def _ask(upstream: Upstream, send: Callable[[Any], Awaitable[T]]) -> T:
     try:
         async with asyncio.timeout(upstream.config.server.timeout_seconds):
             return await send(client)
-    except MCPError:
-        raise
+    except MCPError as error:
+        redact = upstream.link.redaction.text
+        raise MCPError(error.code, redact(error.message), map_texts(error.data, redact)) from None
     except Exception as error:
         upstream.link.doubt()
         log.warning("mcp request failed", server=upstream.name, error=upstream.link.redaction.text(repr(error))[:500])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -76,7 +77,8 @@ class OAuthSettings(BaseModel):
 class _File(BaseModel):
     model_config = _STRICT
     agent: Annotated[str, Field(min_length=1, max_length=100)]
-    session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] | None = None
+    org: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")] | None = None
+    session: Annotated[str, Field(pattern=r"^[!-~]{1,100}$")] = "mcp"
     wait: Annotated[float, Field(ge=0, le=3600)] = WAIT_SECONDS
     wait_with_progress: Annotated[float, Field(ge=0, le=86_400)] = PROGRESS_WAIT_SECONDS
     elicitation: bool = True
@@ -99,8 +101,10 @@ class GatewayServer:
 class GatewayConfig:
     agent: str
     """As whose calls they are authorised."""
-    session: str | None
-    """A fixed name of the session over stdio: a gateway that is started again goes on with it."""
+    org: UUID | None
+    """Only keys of this org are taken over HTTP: in another org other people would decide about the same servers."""
+    session: str
+    """With it the names of sessions begin: gateways that have the same one share them."""
     wait: float
     wait_with_progress: float
     elicitation: bool
@@ -145,6 +149,7 @@ def parse_gateway_file(text: str, name: str) -> GatewayConfig:
             raise _fault(text, name, ("servers", key), f"{error.message} {error.hint}") from None
     return GatewayConfig(
         agent=document.agent,
+        org=None if document.org is None else UUID(document.org),
         session=document.session,
         wait=document.wait,
         wait_with_progress=max(document.wait, document.wait_with_progress),
@@ -156,6 +161,13 @@ def parse_gateway_file(text: str, name: str) -> GatewayConfig:
 
 
 def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
+    prefix = name if server.prefix is None else server.prefix
+    for part in (name, prefix):
+        if "__" in part or part.endswith("_"):
+            raise InvalidApp(
+                f"`{part}` could be mistaken for another server's name with a part of a tool's.",
+                hint="Use names and prefixes without `__`, and without `_` at the end.",
+            )
     headers = {
         header: value if isinstance(value, str) else Secret(value.env, value.prefix)
         for header, value in server.headers.items()
@@ -173,11 +185,7 @@ def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
         on_uncertain="ask_human",
         cwd=server.cwd,
     )
-    return GatewayServer(
-        server=replace(declaration, reach=allowed),
-        prefix=name if server.prefix is None else server.prefix,
-        overrides=server.tools,
-    )
+    return GatewayServer(server=replace(declaration, reach=allowed), prefix=prefix, overrides=server.tools)
 
 
 def risk_of(override: ToolOverride) -> Risk | None:

@@ -11,7 +11,7 @@ import structlog
 
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.mcp_gateway.gateway_file import risk_of
-from cortex_plane.policies.model.versions import DeniedToolsRequest, ToolTerms
+from cortex_plane.policies.model.versions import MAX_TERMS, DeniedToolsRequest, ToolTerms
 
 if TYPE_CHECKING:
     from cortex_plane.client import Client
@@ -21,8 +21,6 @@ log = structlog.get_logger()
 
 FRESH_SECONDS = 30.0
 MAX_CALLERS = 1000
-AT_ONCE = 1000
-"""Tools of one request."""
 
 
 class PolicyView:
@@ -44,8 +42,8 @@ class PolicyView:
         ]
         hidden: set[str] = set()
         try:
-            for start in range(0, len(terms), AT_ONCE):
-                question = DeniedToolsRequest(agent=self._agent, tools=terms[start : start + AT_ONCE])
+            for start in range(0, len(terms), MAX_TERMS):
+                question = DeniedToolsRequest(agent=self._agent, tools=terms[start : start + MAX_TERMS])
                 hidden.update((await plane.policies.denied_tools(question)).denied)
         except CortexError as error:
             log.warning("no tool is hidden: the plane does not say which are denied", reason=error.message)

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.mcp_gateway.callers import KeyCallers
 from cortex_plane.mcp_gateway.gateway import Gateway, GatewayCaller
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig
@@ -50,8 +51,15 @@ async def serve_stdio(config: GatewayConfig, plane: Client) -> None:
 
 @contextlib.asynccontextmanager
 async def http_gateway(config: GatewayConfig, plane_url: str, url: str) -> AsyncIterator[Starlette]:
-    """The application, while its servers run. ``url``: of the gateway, as its clients reach it."""
-    callers = KeyCallers(plane_url, url, config.oauth)
+    """The application, while its servers run. ``url``: of the gateway, as its clients reach it. Raises ``InvalidInput`` where
+    the file names no org."""
+    if config.org is None:
+        raise InvalidInput(
+            "The gateway's file names no `org`, so over HTTP it would take keys of every org of the plane.",
+            code="invalid_gateway_file",
+            hint='Write `org = "…"` with the id of your org, which `cortex org show` prints.',
+        )
+    callers = KeyCallers(plane_url, url, config.org, config.oauth)
     gateway = Gateway(config, Upstreams(config.servers), callers.find)
     try:
         async with gateway.running():

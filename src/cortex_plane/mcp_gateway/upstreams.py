@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ import structlog
 
 from cortex_plane.agents.model.tool_names import plane_name
 from cortex_plane.agents.model.tools import OnUncertain, ToolError, is_tool_name
+from cortex_plane.kernel.globs import Glob
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.mcp_client.connection import McpLink, OnProgress, SessionOver, list_tools
 from cortex_plane.mcp_client.servers import map_texts, strict_schema
@@ -35,7 +37,10 @@ SETTLE_SECONDS = 10.0
 MAX_NAME = 64
 """Of a tool or prompt, as clients see it. Models of some providers take no longer one."""
 MAX_ITEMS = 1000
+MAX_TEMPLATE = 2000
+MAX_PLACEHOLDERS = 32
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 M = TypeVar("M", bound="BaseModel")
 PLAIN = ToolOverride()
 
@@ -57,10 +62,17 @@ class GatewayTool:
     """As its server describes it, under the name of the gateway."""
     remote_name: str
     plane_name: str
+    digest: str
+    """Of what makes it this tool of this server and no other, beyond its schema and its name for policies."""
     parameters: dict[str, Any]
     validator: Validator
     override: ToolOverride
     timeout: float
+
+    @property
+    def declaration(self) -> dict[str, Any]:
+        """Its schema, as the plane gets it. With the digest, what people approve for it counts for no other tool."""
+        return {**self.parameters, "$comment": f"tool {self.digest}"}
 
     @property
     def on_uncertain(self) -> OnUncertain:
@@ -72,17 +84,20 @@ class GatewayTool:
         except Unusable as error:  # a pattern that takes too long
             return [str(error)]
 
-    async def call(
-        self, arguments: Mapping[str, Any], key: str, on_progress: OnProgress | None = None
-    ) -> types.CallToolResult:
+    async def call(self, arguments: Mapping[str, Any], key: str, on_progress: OnProgress) -> types.CallToolResult:
         """Raises ``ToolError`` where nothing was begun, and ``UncertainOutcome`` where nobody knows."""
-        await self.upstream.link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
+        link = self.upstream.link
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            await on_progress(progress, total, None if message is None else link.redaction.text(message))
+
+        await link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
         try:
-            result = await self.upstream.link.request(self.plane_name, self.remote_name, arguments, key, on_progress)
+            result = await link.request(self.plane_name, self.remote_name, arguments, key, report)
         except SessionOver:
             # It was restarted elsewhere and began nothing: the same call goes to the new session, once.
-            await self.upstream.link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
-            result = await self.upstream.link.request(self.plane_name, self.remote_name, arguments, key, on_progress)
+            await link.wait_until_up(min(WAIT_SECONDS, self.timeout / 2))
+            result = await link.request(self.plane_name, self.remote_name, arguments, key, report)
         if not hasattr(result, "content"):
             raise ToolError(
                 f"`{self.plane_name}` did not finish: it asks for input, which the gateway does not pass on."
@@ -107,10 +122,26 @@ class Upstream:
     def name(self) -> str:
         return self.config.server.name
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this server and no other. A program is also named by its directory."""
+        server = self.config.server
+        return {**server.identity, "cwd": server.cwd}
+
+    @property
+    def label(self) -> str:
+        """Short, and another one for each server."""
+        return f"{self.name}-{_digest(self.identity)[:16]}"
+
     def redacted(self, value: M) -> M:
         """The same message without the secrets that the gateway gave the server."""
         document = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return type(value).model_validate(map_texts(document, self.link.redaction.text))
+
+    def offers_resource(self, uri: str) -> bool:
+        return any(str(resource.uri) == uri for resource in self.resources) or any(
+            fits_template(template.uri_template, uri) for template in self.templates
+        )
 
     async def _read(self, client: Client) -> None:
         capabilities = client.server_capabilities
@@ -193,32 +224,40 @@ class Upstreams:
         return None
 
     def resource_owner(self, uri: str) -> Upstream | None:
-        """The server that lists it, or else the first that has a template for it."""
-        for upstream in self.all:
-            if any(str(resource.uri) == uri for resource in upstream.resources):
-                return upstream
-        for upstream in self.all:
-            if any(_fits(template.uri_template, uri) for template in upstream.templates):
-                return upstream
-        return None
+        """The one server that lists it or has a template for it; none where several do: one could answer in the other's place."""
+        owners = [upstream for upstream in self.all if upstream.offers_resource(uri)]
+        if len(owners) > 1:
+            log.warning("mcp resource refused", uri=uri, servers=[owner.name for owner in owners])
+        return owners[0] if len(owners) == 1 else None
 
 
-def _fits(template: str, uri: str) -> bool:
-    literals = re.split(r"\{[^{}]*\}", template)
-    return re.fullmatch(".*".join(map(re.escape, literals)), uri, re.DOTALL) is not None
+def fits_template(template: str, uri: str) -> bool:
+    """Whether the URI has the literal parts of the template, in their order. No regular expression: servers write templates, and clients
+    URIs."""
+    parts = _PLACEHOLDER.split(template) if len(template) <= MAX_TEMPLATE else []
+    if not 1 <= len(parts) <= MAX_PLACEHOLDERS + 1:
+        return False
+    middles = tuple(part for part in parts[1:-1] if part)
+    return Glob(parts[0], middles, parts[-1] if len(parts) > 1 else "", exact=len(parts) == 1).matches(uri)
 
 
 def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
-    """A name that two tools would share is given to neither: policies could not tell them apart."""
+    """A name that two tools of one server would share is given to neither: policies could not tell them apart. Of two servers the first
+    in the file has it: no other can take it away."""
     pairs = [(upstream, listed) for upstream in upstreams for listed in upstream.tools]
     names = {id(listed): _names(upstream.config, listed.name) for upstream, listed in pairs}
-    seen = Counter(name for pair in names.values() for name in pair)
+    shown_names = Counter((id(upstream), names[id(listed)][0]) for upstream, listed in pairs)
+    plane_names = Counter((id(upstream), names[id(listed)][1]) for upstream, listed in pairs)
+    shown_owner: dict[str, Upstream] = {}
+    plane_owner: dict[str, Upstream] = {}
     tools: dict[str, GatewayTool] = {}
     for upstream, listed in pairs:
         override = upstream.config.overrides.get(listed.name, PLAIN)
         shown, plane = names[id(listed)]
         try:
-            if seen[shown] > 1 or seen[plane] > 1:
+            owners = shown_owner.setdefault(shown, upstream), plane_owner.setdefault(plane, upstream)
+            is_shared = shown_names[id(upstream), shown] > 1 or plane_names[id(upstream), plane] > 1
+            if is_shared or owners != (upstream, upstream):
                 raise Unusable("another tool would have the same name")
             if not is_tool_name(plane):
                 raise Unusable(f"`{plane[:100]}` is not a name of a tool")
@@ -232,12 +271,17 @@ def _merge(upstreams: Sequence[Upstream]) -> dict[str, GatewayTool]:
             listed=listed.model_copy(update={"name": shown}),
             remote_name=listed.name,
             plane_name=plane,
+            digest=_digest([upstream.identity, plane, listed.name, listed.description]),
             parameters=parameters,
             validator=validator,
             override=override,
             timeout=override.timeout or upstream.config.server.timeout_seconds,
         )
     return tools
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _names(config: GatewayServer, remote_name: str) -> tuple[str, str]:

@@ -187,6 +187,10 @@ class Explained:
     """What the policies say, and why."""
 
 
+MAX_TERMS = 100
+"""Tools of one question."""
+
+
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class ToolTerms:
     """A tool as an agent that runs elsewhere would declare it."""
@@ -202,7 +206,7 @@ class DeniedToolsRequest:
     """Which of these tools need nobody offer to this agent?"""
 
     agent: Ref
-    tools: Annotated[list[ToolTerms], Field(max_length=1000)]
+    tools: Annotated[list[ToolTerms], Field(max_length=MAX_TERMS)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -141,6 +141,21 @@ class CompiledPolicies:
             for row in index.find(facts.action_type, facts.target)
         )
 
+    def denies_outright(self, facts: CallFacts) -> bool:
+        """Whether the rows deny the call whatever its arguments are. Where that is not certain, the answer is no. No condition is
+        evaluated: a conditional row may match."""
+        may_be_decided = False
+        for level, index in self._levels(facts):
+            if may_be_decided and level is not Level.PLATFORM:
+                continue
+            for entry in index.find(facts.action_type, facts.target):
+                if entry.row.effect is not PolicyVerdict.DENY:
+                    may_be_decided = True  # for some arguments at least; what the platform denies stays denied
+                    break
+                if entry.condition is None:
+                    return True
+        return False
+
     def explain(self, facts: CallFacts, request: Sequence[PolicyRow] = ()) -> policy_model.Explanation:
         trace = _Trace()
         decision, origins = self._run(facts, request, trace)
@@ -346,14 +361,10 @@ def _matches(
     return matches
 
 
-TARGET_MATCHES = "the target matches"
-"""Why a row without a condition applies."""
-
-
 def _applies(entry: CompiledRow, context: Surroundings) -> tuple[bool, str, bool]:
     """Whether a row whose target matches does, why, and whether that is sure."""
     if entry.condition is None:
-        return True, TARGET_MATCHES, True
+        return True, "the target matches", True
     try:
         holds = entry.condition.holds(context)
     except ConditionFailed as error:
@@ -362,22 +373,6 @@ def _applies(entry: CompiledRow, context: Surroundings) -> tuple[bool, str, bool
         counts = "counts as a match" if matches_row else "counts as no match"
         return matches_row, f"the condition failed ({error}): {counts}, because the row says {effect}", False
     return holds, "target and condition match" if holds else "the condition is false", True
-
-
-def denies_outright(considered: Sequence[policy_model.Considered]) -> bool:
-    """Whether the rows deny the call whatever its arguments are. Where that is not certain, the answer is no."""
-    may_be_decided = False
-    for row in considered:
-        if may_be_decided and row.level is not Level.PLATFORM:
-            continue
-        if row.effect is not PolicyVerdict.DENY:
-            # For some arguments at least this row decides; what the platform denies stays denied.
-            if row.level is Level.PLATFORM:
-                return False
-            may_be_decided = True
-        elif row.reason == TARGET_MATCHES:
-            return True
-    return False
 
 
 def _limited(match: _Match, why: str, before: _Standing, after: _Standing) -> Limited:
