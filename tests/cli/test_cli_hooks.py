@@ -53,9 +53,15 @@ def test_a_starter_policy_lets_agents_read_and_asks_for_the_rest(events: Events)
     assert "codex-acts" in shell.run("policy", "show").stdout
     assert events.verdict(READ) == "allow"
     assert events.run(after(READ)).stdout == "{}\n"
+    search = {"path": "/home/u/p/src", "pattern": "cortex", "-n": True}
+    assert events.verdict(claude("Grep", "toolu_grep", tool_input=search)) == "allow"
     for tool in ("Bash", "Write", "Edit", "WebFetch", "WebSearch", "mcp__github__create_issue"):
         assert events.verdict(claude(tool, f"toolu_{tool}")) == "deny"
     assert events.verdict(claude(), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "defer"
+    for n, path in enumerate(
+        ("/home/u/p/.cortex/access.json", ".cortex", "/proc/self/environ", "/p/.claude/settings.local.json")
+    ):
+        assert events.verdict(claude("Read", f"toolu_key_{n}", tool_input={"file_path": path, "limit": 10})) == "deny"
     assert json.loads(events.run(gemini("t1"), dialect="gemini").stdout)["decision"] == "deny"
     read = gemini("t2", tool_name="read_file")
     assert json.loads(events.run(read, dialect="gemini").stdout) == {"decision": "allow"}
