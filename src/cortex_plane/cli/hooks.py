@@ -16,7 +16,6 @@ from urllib.parse import urlencode
 
 import orjson
 import typer
-import yaml
 from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
@@ -25,10 +24,8 @@ from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER,
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
-from cortex_plane.kernel.documents import write_document
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.policies.files import write
 from cortex_plane.policies.model.versions import PolicyFile
 
 hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
@@ -214,6 +211,10 @@ async def _write_hooks(
 
 async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
     """Its policies come after those of the org, which decide first; one whose name the org has already is left as it is."""
+    # They need a reader of YAML, which no other command of the client does.
+    from cortex_plane.kernel.documents import load_document, write_document
+    from cortex_plane.policies.files import write
+
     current = await plane.policies.get()
     own = [placed for placed in current.rows if placed.team is None]
     if current.total > len(current.rows):
@@ -221,7 +222,7 @@ async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
             f"The org has {current.total} policies, too many to place others after them.",
             hint=f"Print the starter policy with `cortex hook policy {name.value}`, and apply it where it belongs.",
         )
-    starter = yaml.safe_load(_starter_path(name).read_text())["policies"]
+    starter = load_document(_starter_path(name).read_text())["policies"]
     names = {placed.row.name for placed in own}
     added = [row for row in starter if row["name"] not in names]
     for row in starter:
@@ -231,7 +232,7 @@ async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
         print_line("the org has all of the starter policy")
         return
     # A merged file places a new policy after the one before it.
-    last = yaml.safe_load(write(own[-1:]))["policies"]
+    last = load_document(write(own[-1:]))["policies"]
     file = PolicyFile(
         text=write_document({"policies": [*last, *added]}), merge=True, expected_version=current.version,
         note=f"starter policy of {name.dialect}",

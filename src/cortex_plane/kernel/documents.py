@@ -41,6 +41,11 @@ def write_document(value: dict[str, Any]) -> str:
     return text
 
 
+def load_document(text: str) -> Any:
+    """The values of a document of ours, without their lines."""
+    return yaml.safe_load(text)
+
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _Y: Any = yaml
 
