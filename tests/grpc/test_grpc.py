@@ -375,6 +375,11 @@ async def test_changes_of_approvals_are_followed_exactly_once_whatever_commits_f
     everything = kinds([requested, also, earlier, later, decided])
     for cursor, left in ((start, 5), (requested.cursor, 4), (earlier.cursor, 2), (decided.cursor, 0)):
         again = watch(cursor)
+        # Whoever resumes from the first message of a resumed stream misses nothing.
+        begun = await again.read()
+        again.cancel()
+        assert begun.WhichOneof("message") == "keepalive"
+        again = watch(begun.cursor)
         rest = await changes(again, left)
         assert sorted(kinds(rest)) == sorted(everything[5 - left :])
         # And from the middle of what came together.

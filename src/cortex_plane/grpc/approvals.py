@@ -153,10 +153,12 @@ class ApprovalDoor(ApprovalServiceServicer):
     ) -> AsyncGenerator[approval_pb2.WatchApprovalsResponse, None]:
         caller = current_caller()
         caller.require_own(org_id=request.org_id)
-        look = await _look(caller, FeedCursor.parse(request.after) if request.after else None)
+        after = FeedCursor.parse(request.after) if request.after else None
+        look = await _look(caller, after)
         caller.wait()
         with caller.door.feed.approvals(caller.actor.org_id) as live:
-            yield _alive(look.cursor)
+            # Not behind what this look found: that is not sent yet.
+            yield _alive(after or look.cursor)
             due = time.monotonic() + HEARTBEAT_SECONDS
             while not live.closed and not live.overflowed:
                 for change in look.changes:
