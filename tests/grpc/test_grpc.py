@@ -18,9 +18,12 @@ from cortex_plane.calls.verbs import calls
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.grpc import approvals as approval_door
+from cortex_plane.grpc import calls as grpc_calls
+from cortex_plane.grpc import server as grpc_server
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2, governance_pb2
 from cortex_plane.grpc.upsquad.runtime.v1 import lifecycle_pb2
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel import in_flight
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof import store as proof_store
@@ -34,6 +37,7 @@ from cortex_plane.tenancy.verbs.frame import RequestRates
 from grpc import aio
 from tests.fixtures.people import Person, World, apply_policies
 from tests.grpc.door import Client, Door, open_door, refused
+from tests.http.test_http_events import until
 
 POLICIES = """
 policies:
@@ -455,7 +459,7 @@ async def test_keys_rates_and_the_end_of_the_process_hold_for_streams_too(
         dropped = await refused(drained(stays))
         assert (dropped.code, dropped.reason) == ("UNAVAILABLE", "stream_dropped")
         assert asyncio.get_running_loop().time() - end < 2
-        assert door.app.state.streams.of.total() == 0
+    assert door.app.state.streams.of.total() == 0
     async with open_door(world.db, RequestRates(0.1)) as door, door.channel() as channel:
         client = Client(channel, world.admin)
         listing = approval_pb2.ListApprovalsRequest()
@@ -464,3 +468,45 @@ async def test_keys_rates_and_the_end_of_the_process_hold_for_streams_too(
         assert (answer.code, answer.reason) == ("RESOURCE_EXHAUSTED", "rate_limited")
         assert answer.retry_seconds is not None
         assert answer.retry_seconds >= 1
+
+
+@pytest.mark.proves("S4.212")
+async def test_nobody_without_a_key_closes_the_port_and_a_reader_who_stalls_keeps_its_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_CALLS", 8)
+    monkeypatch.setattr(grpc_calls, "PUBLIC_CALLS", 2)
+    monkeypatch.setattr(grpc_calls, "RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_calls, "STALL_SECONDS", 0.2)
+    async with open_door(world.db) as door, door.channel() as channel:
+        client, streams = Client(channel, world.admin), door.app.state.streams
+        listing = approval_pb2.ListApprovalsRequest()
+        # Headers without a message, from nobody and from somebody.
+        bare: Any = channel.stream_unary("/upsquad.governance.v1.GovernanceService/Check")
+        for _ in range(10):
+            open_call = bare()
+            await open_call.wait_for_connection()
+            assert (await refused(open_call)).code == "UNAUTHENTICATED"
+        assert (await refused(bare(metadata=client.key))).reason == "message_late"
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        first = await asyncio.gather(*(watch(b"").read() for _ in range(10)), return_exceptions=True)
+        assert sum(isinstance(answer, bytes) for answer in first) == 2
+        await client.call(client.approvals.ListApprovals, listing)
+
+        # An answer larger than the window, which nobody takes: the call is given up, and counts until the connection ends.
+        await apply_policies(world.db, world.admin.actor, POLICIES)
+        await world.person(Role.APPROVER, name="Val")
+        session = await opened(world)
+        large = (await asked(client, session, args=b'{"text": "' + b"x" * 200_000 + b'"}')).approval_id
+        get = approval_pb2.GetApprovalRequest(approval_id=large).SerializeToString()
+        monkeypatch.setattr(in_flight, "MOST_OF_ONE", 3)
+        small_window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1000)]
+        async with aio.insecure_channel(door.address, options=small_window) as lazy:
+            read: Any = lazy.unary_stream("/upsquad.governance.v1.ApprovalService/GetApproval")
+            stalled = [read(get, metadata=client.key) for _ in range(3)]
+            await until(lambda: streams.of.total() == 3 and not door.app.state.in_flight.held_by(world.org_id.int))
+            answer = await refused(client.call(client.approvals.ListApprovals, listing))
+            assert (answer.reason, streams.of.total()) == ("too_many_streams", 3)
+            for call in stalled:
+                call.cancel()
+    assert streams.of.total() == 0

@@ -182,16 +182,12 @@ def _answer(call: ExternalCall) -> governance_pb2.CheckResponse:
 
 async def _wait_for_decision(caller: GrpcCaller, id: UUID, seconds: float) -> Any:
     ends = time.monotonic() + seconds
-    end = caller.door.streams.open(caller.actor.identity, caller.actor.org_id)
     caller.wait()
-    try:
-        with caller.door.feed.approvals(caller.actor.org_id) as live:
-            while True:
-                # Read again now that nothing new can be missed.
-                approval = (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
-                left = ends - time.monotonic()
-                if approval.status is not ApprovalStatus.PENDING or left <= 0 or live.closed:
-                    return approval
-                await live.take(left)
-    finally:
-        end()
+    with caller.door.feed.approvals(caller.actor.org_id) as live:
+        while True:
+            # Read again now that nothing new can be missed.
+            approval = (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
+            left = ends - time.monotonic()
+            if approval.status is not ApprovalStatus.PENDING or left <= 0 or live.closed:
+                return approval
+            await live.take(left)
