@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
@@ -35,6 +36,7 @@ from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.tenancy.verbs.frame import RequestRates
 from grpc import aio
+from tests.fixtures import external_gates
 from tests.fixtures.people import Person, World, apply_policies
 from tests.grpc.door import Client, Door, open_door, refused
 from tests.http.test_http_events import until
@@ -217,6 +219,55 @@ async def test_terms_of_a_request_only_tighten(world: World, client: Client) -> 
         )
         assert (refusal.code, refusal.reason) == (code, reason)
     assert (await refused(client.call(client.approvals.RequestApproval, loose))).fields == ["deadline"]
+
+
+@pytest.mark.proves("S4.40")
+async def test_a_key_is_one_call_that_joins_the_approval_of_the_same_call(world: World, client: Client) -> None:
+    await world.person(Role.APPROVER, name="Val", clearance=3)
+    session = await opened(world)
+
+    async def request(
+        key: str, args: bytes = ARGS, tool: str = "refunds.create"
+    ) -> approval_pb2.RequestApprovalResponse:
+        message = approval_pb2.RequestApprovalRequest(
+            session_id=session, tool_name=tool, args=args, idempotency_key=key
+        )
+        answer: approval_pb2.RequestApprovalResponse = await client.call(client.approvals.RequestApproval, message)
+        return answer
+
+    first = await request("k1")
+    assert await request("k1") == first
+    joined = await request("k2")
+    assert (joined.approval_id, joined.was_deduplicated, first.was_deduplicated) == (first.approval_id, True, False)
+    assert joined.call_id not in ("", first.call_id)
+    assert (await refused(request("k1", b"{}"))).reason == "call_key_reused"
+    before = await count(world.db, world.org_id, "external_call")
+    assert (await refused(request("k3", tool="orders.list"))).reason == "approval_not_needed"
+    assert await count(world.db, world.org_id, "external_call") == before
+    decision = approval_pb2.RecordDecisionRequest(
+        approval_id=first.approval_id, decision=approval_pb2.DECISION_APPROVED, version=2
+    )
+    await client.call(client.approvals.RecordDecision, decision)
+    for answer, key in ((first, "k1"), (joined, "k2")):
+        run = await client.call(client.governance.Check, check(session, idempotency_key=key))
+        assert (run.verdict, run.call_id) == (governance_pb2.VERDICT_ALLOW, answer.call_id)
+
+
+async def test_an_approval_is_requested_once_a_gate_is_answered(
+    world: World, http: httpx.AsyncClient, channel: aio.Channel
+) -> None:
+    await external_gates.governed(world)
+    await apply_policies(world.db, world.admin.actor, POLICIES.replace("refunds.*", "ticket.*"))
+    client = Client(channel, world.service)
+    session = await external_gates.opened(http, world.service, agrees=True)
+    for key in ("", "k"):
+        request = approval_pb2.RequestApprovalRequest(
+            session_id=session, tool_name="ticket.delete", args=b'{"ticket_id": "T-1"}', idempotency_key=key
+        )
+        assert (await refused(client.call(client.approvals.RequestApproval, request))).reason == "gate_closed"
+    await external_gates.sent(http, world.service, f"/sessions/{session}/answers", **external_gates.SURE)
+    answer = await client.call(client.approvals.RequestApproval, request)
+    assert (answer.approval_id != "", answer.call_id != "") == (True, True)
 
 
 @pytest.mark.proves("S4.209")
