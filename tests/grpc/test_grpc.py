@@ -253,6 +253,24 @@ async def test_a_key_is_one_call_that_joins_the_approval_of_the_same_call(world:
         assert (run.verdict, run.call_id) == (governance_pb2.VERDICT_ALLOW, answer.call_id)
 
 
+@pytest.mark.proves("S4.40")
+async def test_a_vote_sent_again_is_answered_although_the_approval_changed_since(world: World, client: Client) -> None:
+    first, second = [await world.person(Role.APPROVER, name=name) for name in ("Val", "Vol")]
+    policies = POLICIES.replace("requires_approval,", "requires_approval, quorum: 2,")
+    await apply_policies(world.db, world.admin.actor, policies)
+    session = await opened(world)
+    approval = (await asked(client, session, idempotency_key="a")).approval_id
+    vote = approval_pb2.RecordDecisionRequest(
+        approval_id=approval, decision=approval_pb2.DECISION_APPROVED, idempotency_key="v"
+    )
+    record = client.approvals.RecordDecision
+    assert (await Client(client.channel, first).call(record, vote)).result == approval_pb2.RECORD_RESULT_OK
+    await asked(client, session, idempotency_key="b")
+    again = await Client(client.channel, first).call(record, vote)
+    assert (again.result, again.approval.version) == (approval_pb2.RECORD_RESULT_DUPLICATE, 2)
+    assert (await refused(Client(client.channel, second).call(record, vote))).reason == "approval_changed"
+
+
 async def test_an_approval_is_requested_once_a_gate_is_answered(
     world: World, http: httpx.AsyncClient, channel: aio.Channel
 ) -> None:

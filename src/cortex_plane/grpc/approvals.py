@@ -11,7 +11,6 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from cortex_plane.approvals.model.approvals import (
-    Approval,
     ApprovalDecision,
     ApprovalStatus,
     Channel,
@@ -30,7 +29,7 @@ from cortex_plane.grpc.messages import approval_message, draft, now, read_id, re
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2
 from cortex_plane.grpc.upsquad.governance.v1.approval_pb2_grpc import ApprovalServiceServicer
 from cortex_plane.kernel import pages
-from cortex_plane.kernel.errors import Conflict, InvalidInput, Stale
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
 from cortex_plane.sessions.verbs.event_reader import HEARTBEAT_SECONDS, finish
 
@@ -86,8 +85,9 @@ class ApprovalDoor(ApprovalServiceServicer):
         version, input_hash = request.version, request.input_hash
         if not (version and input_hash):
             seen = (await approvals.get_approval(db, actor, id)).approval
-            _require_seen(seen, version)
-            version, input_hash = version or seen.version, input_hash or seen.input_hash
+            # Whoever names no version decides what was asked for at first. `decide` knows whether they did already.
+            is_open = seen.status is ApprovalStatus.PENDING
+            version, input_hash = version or (1 if is_open else seen.version), input_hash or seen.input_hash
         decision = draft(
             ApprovalDecision,
             decision=CHOICES[request.decision],
@@ -193,16 +193,6 @@ def _status(text: str) -> ApprovalStatus | None:
         return ApprovalStatus(text)
     except ValueError:
         raise InvalidInput(f"`status` is none of {', '.join(ApprovalStatus)}.", field="status") from None
-
-
-def _require_seen(approval: Approval, version: int) -> None:
-    """Whoever names no version decides what was asked for at first, as it stands."""
-    if not version and approval.version > 1 and approval.status is ApprovalStatus.PENDING:
-        raise Stale(
-            f"This approval is at version {approval.version} by now.",
-            code="approval_changed",
-            hint="Read it with GetApproval, then send its `version` and `input_hash` with your decision.",
-        )
 
 
 def _recorded(caller: GrpcCaller, receipt: DecisionReceipt) -> approval_pb2.RecordDecisionResponse:
