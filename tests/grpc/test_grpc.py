@@ -472,6 +472,23 @@ async def test_changes_of_approvals_are_followed_exactly_once_whatever_commits_f
         assert (await refused(drained(watch(cursor)))).reason == "invalid_cursor"
 
 
+async def test_a_page_of_large_approvals_ends_before_a_message_is_too_large(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_door, "PAGE_BYTES", 30_000)
+    await world.person(Role.APPROVER, name="Val")
+    session, ids, token, sizes = await opened(world), [], "", []
+    for size in (1_000, 12_000, 12_000, 12_000, 40_000):
+        args = json.dumps({"n": len(ids), "text": "x" * size}).encode()
+        ids.append((await asked(client, session, args=args)).approval_id)
+    listed: list[str] = []
+    while token or not sizes:
+        page = await client.call(client.approvals.ListApprovals, approval_pb2.ListApprovalsRequest(page_token=token))
+        listed += [approval.approval_id for approval in page.approvals]
+        token, sizes = page.next_page_token, [*sizes, len(page.approvals)]
+    assert (listed, sizes) == (ids[::-1], [1, 2, 2])
+
+
 async def test_whoever_waits_for_a_decision_gets_it_at_once(world: World, client: Client) -> None:
     await world.person(Role.APPROVER, name="Val")
     approval = (await asked(client, await opened(world))).approval_id

@@ -31,6 +31,7 @@ from cortex_plane.grpc.upsquad.governance.v1.approval_pb2_grpc import ApprovalSe
 from cortex_plane.kernel import pages
 from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import Position
 from cortex_plane.sessions.verbs.event_reader import HEARTBEAT_SECONDS, finish
 
 Context = ServicerContext[Any, Any]
@@ -38,6 +39,8 @@ Context = ServicerContext[Any, Any]
 CHOICES = {approval_pb2.DECISION_APPROVED: Choice.APPROVED, approval_pb2.DECISION_DENIED: Choice.DENIED}
 RESULTS = {RecordResult.OK: approval_pb2.RECORD_RESULT_OK, RecordResult.DUPLICATE: approval_pb2.RECORD_RESULT_DUPLICATE}
 LARGEST_PAGE, USUAL_PAGE = 200, 50
+PAGE_BYTES = 2 * 1024 * 1024
+"""A page ends before them, with one approval at least: clients refuse messages of more than 4 MiB."""
 NOUN = "approvals"
 """Of the tokens of pages, which are the same as over HTTP."""
 POLL_SECONDS = 5.0
@@ -143,10 +146,18 @@ class ApprovalDoor(ApprovalServiceServicer):
             session_id=read_optional_id(request.session_id, "session_id"),
             job_id=read_optional_id(request.job_id, "job_id"),
         )
-        return approval_pb2.ListApprovalsResponse(
-            approvals=[approval_message(approval, caller.actor.org_id) for approval in page.items],
-            next_page_token=pages.encode_position(NOUN, page.next) or "",
-        )
+        answer, next = approval_pb2.ListApprovalsResponse(), page.next
+        size = 0
+        for number, approval in enumerate(page.items):
+            message = approval_message(approval, caller.actor.org_id)
+            size += message.ByteSize()
+            if number and size > PAGE_BYTES:
+                last = page.items[number - 1]
+                next = Position(created_at=last.requested_at, id=last.id)
+                break
+            answer.approvals.append(message)
+        answer.next_page_token = pages.encode_position(NOUN, next) or ""
+        return answer
 
     async def WatchApprovals(
         self, request: approval_pb2.WatchApprovalsRequest, context: Context
