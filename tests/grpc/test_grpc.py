@@ -313,6 +313,16 @@ async def test_bad_input_is_refused_in_the_form_of_grpc_and_nothing_runs(world: 
         answer = await refused(client.call(method, request))
         assert (answer.code, answer.reason, answer.fields) == (code, reason, fields), request
     assert answer.hint, "it says what to do next"
+    too_large: list[tuple[Any, Any, str]] = [
+        (client.governance.Check, check(session, args=b" " * 262_145), "args"),
+        (client.governance.ReportOutcome, governance_pb2.ReportOutcomeRequest(
+            call_id=nobody, status="completed", result=b" " * 262_145), "result"),
+        (client.lifecycle.ResumeSession, lifecycle_pb2.ResumeSessionRequest(
+            session_id=session, operator_input=b" " * 32_769), "operator_input"),
+    ]  # fmt: skip
+    for method, request, field in too_large:
+        refusal = await refused(client.call(method, request))
+        assert (refusal.reason, refusal.fields, "may have" in refusal.message) == ("invalid_request", [field], True)
     large = await refused(
         client.call(client.governance.Check, check(session, args=b'{"a": "' + b"x" * 2_000_000 + b'"}'))
     )
@@ -477,7 +487,9 @@ async def test_a_page_of_large_approvals_ends_before_a_message_is_too_large(
 ) -> None:
     monkeypatch.setattr(approval_door, "PAGE_BYTES", 30_000)
     await world.person(Role.APPROVER, name="Val")
-    session, ids, token, sizes = await opened(world), [], "", []
+    session, token = await opened(world), ""
+    ids: list[str] = []
+    sizes: list[int] = []
     for size in (1_000, 12_000, 12_000, 12_000, 40_000):
         args = json.dumps({"n": len(ids), "text": "x" * size}).encode()
         ids.append((await asked(client, session, args=args)).approval_id)

@@ -25,7 +25,17 @@ from cortex_plane.calls.verbs.approval_inquiries import request_approval
 from cortex_plane.grpc.calls import GrpcCaller, current_caller, not_of_the_caller
 from cortex_plane.grpc.governance import read_call, read_demand
 from cortex_plane.grpc.lifecycle import dropped
-from cortex_plane.grpc.messages import approval_message, draft, now, read_id, read_optional_id, read_time, timestamp
+from cortex_plane.grpc.messages import (
+    THREAD_BYTES,
+    approval_message,
+    draft,
+    in_thread,
+    now,
+    read_id,
+    read_optional_id,
+    read_time,
+    timestamp,
+)
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2
 from cortex_plane.grpc.upsquad.governance.v1.approval_pb2_grpc import ApprovalServiceServicer
 from cortex_plane.kernel import pages
@@ -52,7 +62,13 @@ class ApprovalDoor(ApprovalServiceServicer):
         self, request: approval_pb2.RequestApprovalRequest, context: Context
     ) -> approval_pb2.RequestApprovalResponse:
         caller = current_caller()
-        call = read_call(caller, request, says="\n".join(f"{name}: {text}" for name, text in request.metadata.items()))
+        says = "\n".join(f"{name}: {text}" for name, text in request.metadata.items())
+        is_large = len(request.args) > THREAD_BYTES
+        call = (
+            await in_thread(read_call, caller, request, says=says)
+            if is_large
+            else read_call(caller, request, says=says)
+        )
         seconds = None
         if request.HasField("deadline"):
             seconds = math.floor(read_time(request.deadline, "deadline").timestamp() - time.time())
@@ -146,17 +162,17 @@ class ApprovalDoor(ApprovalServiceServicer):
             session_id=read_optional_id(request.session_id, "session_id"),
             job_id=read_optional_id(request.job_id, "job_id"),
         )
-        answer, next = approval_pb2.ListApprovalsResponse(), page.next
+        answer, position = approval_pb2.ListApprovalsResponse(), page.next
         size = 0
         for number, approval in enumerate(page.items):
             message = approval_message(approval, caller.actor.org_id)
             size += message.ByteSize()
             if number and size > PAGE_BYTES:
                 last = page.items[number - 1]
-                next = Position(created_at=last.requested_at, id=last.id)
+                position = Position(created_at=last.requested_at, id=last.id)
                 break
             answer.approvals.append(message)
-        answer.next_page_token = pages.encode_position(NOUN, next) or ""
+        answer.next_page_token = pages.encode_position(NOUN, position) or ""
         return answer
 
     async def WatchApprovals(
