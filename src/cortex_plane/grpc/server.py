@@ -79,4 +79,5 @@ class GrpcServer:
         """No new calls; those under way get a moment to finish. The feed has ended the streams before."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            self._frame.close()
             await self._server.stop(grace_seconds)
