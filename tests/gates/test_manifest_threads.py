@@ -57,6 +57,23 @@ async def test_beyond_so_many_they_are_sent_away_and_let_in_again() -> None:
     assert await turns.run(slow, 5) == 5
 
 
+@pytest.mark.proves("D.332")
+async def test_a_caller_that_leaves_takes_no_turn_with_it() -> None:
+    turns, slow = Turns(2), Slow()
+    left = [asyncio.create_task(turns.run(slow, number)) for number in range(2)]
+    for _ in left:
+        assert await asyncio.to_thread(slow.begun.acquire, timeout=60)
+    later = [asyncio.create_task(turns.run(slow, number)) for number in range(2, 4)]
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    # The turns are given back by the threads: whoever waits for one does not run beside them.
+    assert not await asyncio.to_thread(slow.begun.acquire, timeout=0.05)
+    slow.go.set()
+    assert await asyncio.gather(*later) == [2, 3]
+    assert slow.most == 2
+
+
 def test_another_loop_has_turns_of_its_own() -> None:
     turns, slow = Turns(1), Slow()
     slow.go.set()

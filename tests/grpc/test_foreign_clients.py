@@ -23,9 +23,11 @@ from scripts.protos import PACKAGE, RELEASED, SOURCE, generated
 import grpc
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2
+from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import SetupError
+from cortex_plane.main.api_process import create_app
 from cortex_plane.main.doctor import _CHECKS
-from cortex_plane.main.grpc_door import why_closed
+from cortex_plane.main.grpc_door import grpc_door, why_closed
 from cortex_plane.main.settings import Settings
 from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from grpc import aio
@@ -159,6 +161,11 @@ async def test_tls_proves_the_plane_and_mtls_the_client_and_the_key_says_who_it_
         with pytest.raises(SetupError):
             async with open_door(world.db, **wrong):
                 pass
+    # Also where the port after HTTP's is tried first.
+    both = Settings(port=18_420, grpc="on", grpc_tls_cert=certificate, grpc_tls_key=stranger.folder / "other.key")
+    with pytest.raises(SetupError, match="Cannot serve gRPC"):
+        async with grpc_door(both, create_app(world.db, Metrics()), world.db):
+            pass
 
 
 async def health(channel: aio.Channel, service: str = "") -> Any:

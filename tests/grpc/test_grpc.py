@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
@@ -18,9 +19,12 @@ from cortex_plane.calls.verbs import calls
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.grpc import approvals as approval_door
+from cortex_plane.grpc import calls as grpc_calls
+from cortex_plane.grpc import server as grpc_server
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2, governance_pb2
 from cortex_plane.grpc.upsquad.runtime.v1 import lifecycle_pb2
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.kernel import in_flight
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof import store as proof_store
@@ -32,8 +36,10 @@ from cortex_plane.tenancy.model.orgs import Role
 from cortex_plane.tenancy.verbs import keys
 from cortex_plane.tenancy.verbs.frame import RequestRates
 from grpc import aio
+from tests.fixtures import external_gates
 from tests.fixtures.people import Person, World, apply_policies
 from tests.grpc.door import Client, Door, open_door, refused
+from tests.http.test_http_events import until
 
 POLICIES = """
 policies:
@@ -215,6 +221,73 @@ async def test_terms_of_a_request_only_tighten(world: World, client: Client) -> 
     assert (await refused(client.call(client.approvals.RequestApproval, loose))).fields == ["deadline"]
 
 
+@pytest.mark.proves("S4.40")
+async def test_a_key_is_one_call_that_joins_the_approval_of_the_same_call(world: World, client: Client) -> None:
+    await world.person(Role.APPROVER, name="Val", clearance=3)
+    session = await opened(world)
+
+    async def request(
+        key: str, args: bytes = ARGS, tool: str = "refunds.create"
+    ) -> approval_pb2.RequestApprovalResponse:
+        message = approval_pb2.RequestApprovalRequest(
+            session_id=session, tool_name=tool, args=args, idempotency_key=key
+        )
+        answer: approval_pb2.RequestApprovalResponse = await client.call(client.approvals.RequestApproval, message)
+        return answer
+
+    first = await request("k1")
+    assert await request("k1") == first
+    joined = await request("k2")
+    assert (joined.approval_id, joined.was_deduplicated, first.was_deduplicated) == (first.approval_id, True, False)
+    assert joined.call_id not in ("", first.call_id)
+    assert (await refused(request("k1", b"{}"))).reason == "call_key_reused"
+    before = await count(world.db, world.org_id, "external_call")
+    assert (await refused(request("k3", tool="orders.list"))).reason == "approval_not_needed"
+    assert await count(world.db, world.org_id, "external_call") == before
+    decision = approval_pb2.RecordDecisionRequest(
+        approval_id=first.approval_id, decision=approval_pb2.DECISION_APPROVED, version=2
+    )
+    await client.call(client.approvals.RecordDecision, decision)
+    for answer, key in ((first, "k1"), (joined, "k2")):
+        run = await client.call(client.governance.Check, check(session, idempotency_key=key))
+        assert (run.verdict, run.call_id) == (governance_pb2.VERDICT_ALLOW, answer.call_id)
+
+
+@pytest.mark.proves("S4.40")
+async def test_a_vote_sent_again_is_answered_although_the_approval_changed_since(world: World, client: Client) -> None:
+    first, second = [await world.person(Role.APPROVER, name=name) for name in ("Val", "Vol")]
+    policies = POLICIES.replace("requires_approval,", "requires_approval, quorum: 2,")
+    await apply_policies(world.db, world.admin.actor, policies)
+    session = await opened(world)
+    approval = (await asked(client, session, idempotency_key="a")).approval_id
+    vote = approval_pb2.RecordDecisionRequest(
+        approval_id=approval, decision=approval_pb2.DECISION_APPROVED, idempotency_key="v"
+    )
+    record = client.approvals.RecordDecision
+    assert (await Client(client.channel, first).call(record, vote)).result == approval_pb2.RECORD_RESULT_OK
+    await asked(client, session, idempotency_key="b")
+    again = await Client(client.channel, first).call(record, vote)
+    assert (again.result, again.approval.version) == (approval_pb2.RECORD_RESULT_DUPLICATE, 2)
+    assert (await refused(Client(client.channel, second).call(record, vote))).reason == "approval_changed"
+
+
+async def test_an_approval_is_requested_once_a_gate_is_answered(
+    world: World, http: httpx.AsyncClient, channel: aio.Channel
+) -> None:
+    await external_gates.governed(world)
+    await apply_policies(world.db, world.admin.actor, POLICIES.replace("refunds.*", "ticket.*"))
+    client = Client(channel, world.service)
+    session = await external_gates.opened(http, world.service, agrees=True)
+    for key in ("", "k"):
+        request = approval_pb2.RequestApprovalRequest(
+            session_id=session, tool_name="ticket.delete", args=b'{"ticket_id": "T-1"}', idempotency_key=key
+        )
+        assert (await refused(client.call(client.approvals.RequestApproval, request))).reason == "gate_closed"
+    await external_gates.sent(http, world.service, f"/sessions/{session}/answers", **external_gates.SURE)
+    answer = await client.call(client.approvals.RequestApproval, request)
+    assert (answer.approval_id != "", answer.call_id != "") == (True, True)
+
+
 @pytest.mark.proves("S4.209")
 async def test_bad_input_is_refused_in_the_form_of_grpc_and_nothing_runs(world: World, client: Client) -> None:
     session, nobody = await opened(world), str(new_id())
@@ -240,6 +313,16 @@ async def test_bad_input_is_refused_in_the_form_of_grpc_and_nothing_runs(world: 
         answer = await refused(client.call(method, request))
         assert (answer.code, answer.reason, answer.fields) == (code, reason, fields), request
     assert answer.hint, "it says what to do next"
+    too_large: list[tuple[Any, Any, str]] = [
+        (client.governance.Check, check(session, args=b" " * 262_145), "args"),
+        (client.governance.ReportOutcome, governance_pb2.ReportOutcomeRequest(
+            call_id=nobody, status="completed", result=b" " * 262_145), "result"),
+        (client.lifecycle.ResumeSession, lifecycle_pb2.ResumeSessionRequest(
+            session_id=session, operator_input=b" " * 32_769), "operator_input"),
+    ]  # fmt: skip
+    for method, request, field in too_large:
+        refusal = await refused(client.call(method, request))
+        assert (refusal.reason, refusal.fields, "may have" in refusal.message) == ("invalid_request", [field], True)
     large = await refused(
         client.call(client.governance.Check, check(session, args=b'{"a": "' + b"x" * 2_000_000 + b'"}'))
     )
@@ -375,6 +458,11 @@ async def test_changes_of_approvals_are_followed_exactly_once_whatever_commits_f
     everything = kinds([requested, also, earlier, later, decided])
     for cursor, left in ((start, 5), (requested.cursor, 4), (earlier.cursor, 2), (decided.cursor, 0)):
         again = watch(cursor)
+        # Whoever resumes from the first message of a resumed stream misses nothing.
+        begun = await again.read()
+        again.cancel()
+        assert begun.WhichOneof("message") == "keepalive"
+        again = watch(begun.cursor)
         rest = await changes(again, left)
         assert sorted(kinds(rest)) == sorted(everything[5 - left :])
         # And from the middle of what came together.
@@ -390,8 +478,27 @@ async def test_changes_of_approvals_are_followed_exactly_once_whatever_commits_f
     id = (await asked(member, own)).approval_id
     assert kinds(await changes(mine, 1)) == [("requested", id)]
     mine.cancel()
-    for cursor in ("x", "WyIxOjI6NSJd"):
+    for cursor in ("x", "WyIxOjI6NSJd", "eyJhIjoxfQ"):
         assert (await refused(drained(watch(cursor)))).reason == "invalid_cursor"
+
+
+async def test_a_page_of_large_approvals_ends_before_a_message_is_too_large(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_door, "PAGE_BYTES", 30_000)
+    await world.person(Role.APPROVER, name="Val")
+    session, token = await opened(world), ""
+    ids: list[str] = []
+    sizes: list[int] = []
+    for size in (1_000, 12_000, 12_000, 12_000, 40_000):
+        args = json.dumps({"n": len(ids), "text": "x" * size}).encode()
+        ids.append((await asked(client, session, args=args)).approval_id)
+    listed: list[str] = []
+    while token or not sizes:
+        page = await client.call(client.approvals.ListApprovals, approval_pb2.ListApprovalsRequest(page_token=token))
+        listed += [approval.approval_id for approval in page.approvals]
+        token, sizes = page.next_page_token, [*sizes, len(page.approvals)]
+    assert (listed, sizes) == (ids[::-1], [1, 2, 2])
 
 
 async def test_whoever_waits_for_a_decision_gets_it_at_once(world: World, client: Client) -> None:
@@ -450,7 +557,7 @@ async def test_keys_rates_and_the_end_of_the_process_hold_for_streams_too(
         dropped = await refused(drained(stays))
         assert (dropped.code, dropped.reason) == ("UNAVAILABLE", "stream_dropped")
         assert asyncio.get_running_loop().time() - end < 2
-        assert door.app.state.streams.of.total() == 0
+    assert door.app.state.streams.of.total() == 0
     async with open_door(world.db, RequestRates(0.1)) as door, door.channel() as channel:
         client = Client(channel, world.admin)
         listing = approval_pb2.ListApprovalsRequest()
@@ -459,3 +566,45 @@ async def test_keys_rates_and_the_end_of_the_process_hold_for_streams_too(
         assert (answer.code, answer.reason) == ("RESOURCE_EXHAUSTED", "rate_limited")
         assert answer.retry_seconds is not None
         assert answer.retry_seconds >= 1
+
+
+@pytest.mark.proves("S4.212")
+async def test_nobody_without_a_key_closes_the_port_and_a_reader_who_stalls_keeps_its_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_CALLS", 8)
+    monkeypatch.setattr(grpc_calls, "PUBLIC_CALLS", 2)
+    monkeypatch.setattr(grpc_calls, "RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_calls, "STALL_SECONDS", 0.2)
+    async with open_door(world.db) as door, door.channel() as channel:
+        client, streams = Client(channel, world.admin), door.app.state.streams
+        listing = approval_pb2.ListApprovalsRequest()
+        # Headers without a message, from nobody and from somebody.
+        bare: Any = channel.stream_unary("/upsquad.governance.v1.GovernanceService/Check")
+        for _ in range(10):
+            open_call = bare()
+            await open_call.wait_for_connection()
+            assert (await refused(open_call)).code == "UNAUTHENTICATED"
+        assert (await refused(bare(metadata=client.key))).reason == "message_late"
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        first = await asyncio.gather(*(watch(b"").read() for _ in range(10)), return_exceptions=True)
+        assert sum(isinstance(answer, bytes) for answer in first) == 2
+        await client.call(client.approvals.ListApprovals, listing)
+
+        # An answer larger than the window, which nobody takes: the call is given up, and counts until the connection ends.
+        await apply_policies(world.db, world.admin.actor, POLICIES)
+        await world.person(Role.APPROVER, name="Val")
+        session = await opened(world)
+        large = (await asked(client, session, args=b'{"text": "' + b"x" * 200_000 + b'"}')).approval_id
+        get = approval_pb2.GetApprovalRequest(approval_id=large).SerializeToString()
+        monkeypatch.setattr(in_flight, "MOST_OF_ONE", 3)
+        small_window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1000)]
+        async with aio.insecure_channel(door.address, options=small_window) as lazy:
+            read: Any = lazy.unary_stream("/upsquad.governance.v1.ApprovalService/GetApproval")
+            stalled = [read(get, metadata=client.key) for _ in range(3)]
+            await until(lambda: streams.of.total() == 3 and not door.app.state.in_flight.held_by(world.org_id.int))
+            answer = await refused(client.call(client.approvals.ListApprovals, listing))
+            assert (answer.reason, streams.of.total()) == ("too_many_streams", 3)
+            for call in stalled:
+                call.cancel()
+    assert streams.of.total() == 0

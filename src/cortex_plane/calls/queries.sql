@@ -184,3 +184,8 @@ select record_usage(j.org_id, j.id, j.session_id, jsonb_build_array(jsonb_build_
   'completion_tokens', $5::bigint, 'cache_read_tokens', $6::bigint, 'cache_write_tokens', $7::bigint, 'cost_micros', $8::bigint,
   'estimated', false, 'seconds', $9::double precision)), plane_now())
 from job j where j.id = $1
+
+
+-- name: first_call_of
+-- The call that an approval was asked for; later ones joined it.
+select i.call_id from approval_invocation i where i.approval_id = $1 order by i.created_at, i.call_id limit 1

@@ -224,23 +224,23 @@ async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
         )
     starter = load_document(_starter_path(name).read_text())["policies"]
     names = {placed.row.name for placed in own}
-    added = [row for row in starter if row["name"] not in names]
+    new_rows = [row for row in starter if row["name"] not in names]
     for row in starter:
         if row["name"] in names:
             print_line(f"left the policy {row['name']} as it is")
-    if not added:
+    if not new_rows:
         print_line("the org has all of the starter policy")
         return
     # A merged file places a new policy after the one before it.
     last = load_document(write(own[-1:]))["policies"]
     file = PolicyFile(
-        text=write_document({"policies": [*last, *added]}), merge=True, expected_version=current.version,
+        text=write_document({"policies": [*last, *new_rows]}), merge=True, expected_version=current.version,
         note=f"starter policy of {name.dialect}",
     )  # fmt: skip
     applied = await plane.policies.apply(file)
     waits = "; it waits for approval" if applied.waits is not None else ""
     place = f" after {own[-1].row.name}" if own else ""
-    print_line(f"added the policies {', '.join(row['name'] for row in added)}{place}")
+    print_line(f"added the policies {', '.join(row['name'] for row in new_rows)}{place}")
     print_line(f"applied the starter policy: version {applied.version}{waits}")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from cortex_plane.approvals.model.approvals import (
-    Approval,
     ApprovalDecision,
     ApprovalStatus,
     Channel,
@@ -26,12 +25,23 @@ from cortex_plane.calls.verbs.approval_inquiries import request_approval
 from cortex_plane.grpc.calls import GrpcCaller, current_caller, not_of_the_caller
 from cortex_plane.grpc.governance import read_call, read_demand
 from cortex_plane.grpc.lifecycle import dropped
-from cortex_plane.grpc.messages import approval_message, draft, now, read_id, read_optional_id, read_time, timestamp
+from cortex_plane.grpc.messages import (
+    THREAD_BYTES,
+    approval_message,
+    draft,
+    in_thread,
+    now,
+    read_id,
+    read_optional_id,
+    read_time,
+    timestamp,
+)
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2
 from cortex_plane.grpc.upsquad.governance.v1.approval_pb2_grpc import ApprovalServiceServicer
 from cortex_plane.kernel import pages
-from cortex_plane.kernel.errors import Conflict, InvalidInput, Stale
+from cortex_plane.kernel.errors import Conflict, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey
+from cortex_plane.kernel.pages import Position
 from cortex_plane.sessions.verbs.event_reader import HEARTBEAT_SECONDS, finish
 
 Context = ServicerContext[Any, Any]
@@ -39,6 +49,8 @@ Context = ServicerContext[Any, Any]
 CHOICES = {approval_pb2.DECISION_APPROVED: Choice.APPROVED, approval_pb2.DECISION_DENIED: Choice.DENIED}
 RESULTS = {RecordResult.OK: approval_pb2.RECORD_RESULT_OK, RecordResult.DUPLICATE: approval_pb2.RECORD_RESULT_DUPLICATE}
 LARGEST_PAGE, USUAL_PAGE = 200, 50
+PAGE_BYTES = 2 * 1024 * 1024
+"""A page ends before them, with one approval at least: clients refuse messages of more than 4 MiB."""
 NOUN = "approvals"
 """Of the tokens of pages, which are the same as over HTTP."""
 POLL_SECONDS = 5.0
@@ -50,7 +62,13 @@ class ApprovalDoor(ApprovalServiceServicer):
         self, request: approval_pb2.RequestApprovalRequest, context: Context
     ) -> approval_pb2.RequestApprovalResponse:
         caller = current_caller()
-        call = read_call(caller, request, says="\n".join(f"{name}: {text}" for name, text in request.metadata.items()))
+        says = "\n".join(f"{name}: {text}" for name, text in request.metadata.items())
+        is_large = len(request.args) > THREAD_BYTES
+        call = (
+            await in_thread(read_call, caller, request, says=says)
+            if is_large
+            else read_call(caller, request, says=says)
+        )
         seconds = None
         if request.HasField("deadline"):
             seconds = math.floor(read_time(request.deadline, "deadline").timestamp() - time.time())
@@ -86,8 +104,9 @@ class ApprovalDoor(ApprovalServiceServicer):
         version, input_hash = request.version, request.input_hash
         if not (version and input_hash):
             seen = (await approvals.get_approval(db, actor, id)).approval
-            _require_seen(seen, version)
-            version, input_hash = version or seen.version, input_hash or seen.input_hash
+            # Whoever names no version decides what was asked for at first. `decide` knows whether they did already.
+            is_open = seen.status is ApprovalStatus.PENDING
+            version, input_hash = version or (1 if is_open else seen.version), input_hash or seen.input_hash
         decision = draft(
             ApprovalDecision,
             decision=CHOICES[request.decision],
@@ -143,20 +162,30 @@ class ApprovalDoor(ApprovalServiceServicer):
             session_id=read_optional_id(request.session_id, "session_id"),
             job_id=read_optional_id(request.job_id, "job_id"),
         )
-        return approval_pb2.ListApprovalsResponse(
-            approvals=[approval_message(approval, caller.actor.org_id) for approval in page.items],
-            next_page_token=pages.encode_position(NOUN, page.next) or "",
-        )
+        answer, position = approval_pb2.ListApprovalsResponse(), page.next
+        size = 0
+        for number, approval in enumerate(page.items):
+            message = approval_message(approval, caller.actor.org_id)
+            size += message.ByteSize()
+            if number and size > PAGE_BYTES:
+                last = page.items[number - 1]
+                position = Position(created_at=last.requested_at, id=last.id)
+                break
+            answer.approvals.append(message)
+        answer.next_page_token = pages.encode_position(NOUN, position) or ""
+        return answer
 
     async def WatchApprovals(
         self, request: approval_pb2.WatchApprovalsRequest, context: Context
     ) -> AsyncGenerator[approval_pb2.WatchApprovalsResponse, None]:
         caller = current_caller()
         caller.require_own(org_id=request.org_id)
-        look = await _look(caller, FeedCursor.parse(request.after) if request.after else None)
+        after = FeedCursor.parse(request.after) if request.after else None
+        look = await _look(caller, after)
         caller.wait()
         with caller.door.feed.approvals(caller.actor.org_id) as live:
-            yield _alive(look.cursor)
+            # Not behind what this look found: that is not sent yet.
+            yield _alive(after or look.cursor)
             due = time.monotonic() + HEARTBEAT_SECONDS
             while not live.closed and not live.overflowed:
                 for change in look.changes:
@@ -191,16 +220,6 @@ def _status(text: str) -> ApprovalStatus | None:
         return ApprovalStatus(text)
     except ValueError:
         raise InvalidInput(f"`status` is none of {', '.join(ApprovalStatus)}.", field="status") from None
-
-
-def _require_seen(approval: Approval, version: int) -> None:
-    """Whoever names no version decides what was asked for at first, as it stands."""
-    if not version and approval.version > 1 and approval.status is ApprovalStatus.PENDING:
-        raise Stale(
-            f"This approval is at version {approval.version} by now.",
-            code="approval_changed",
-            hint="Read it with GetApproval, then send its `version` and `input_hash` with your decision.",
-        )
 
 
 def _recorded(caller: GrpcCaller, receipt: DecisionReceipt) -> approval_pb2.RecordDecisionResponse:

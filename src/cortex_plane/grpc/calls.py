@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
@@ -17,11 +18,12 @@ from typing import Any
 from uuid import UUID
 
 import structlog
+from google.protobuf.message import DecodeError
 from grpc.aio import ServerInterceptor, ServicerContext
 
 import grpc
 from cortex_plane.db.database import Database
-from cortex_plane.grpc.problems import DETAILS, refusal_of
+from cortex_plane.grpc.problems import CODES, DETAILS, refusal_of
 from cortex_plane.kernel.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, new_id
 from cortex_plane.kernel.in_flight import InFlight, OpenStreams, SharedReads, leave
@@ -29,6 +31,7 @@ from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import RequestRates
+from grpc import aio
 
 log = structlog.get_logger()
 
@@ -36,6 +39,12 @@ PUBLIC = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/
 """Services that need no key: they tell nothing of any org."""
 ORG, ONCE, REQUEST_ID = "cortex-org", "idempotency-key", "x-request-id"
 """Metadata."""
+PUBLIC_CALLS = 100
+"""Of each method of them, in a process."""
+PUBLIC_SECONDS = 600.0
+"""How long a stream of them is served. Clients of Health open it again."""
+RECEIVE_SECONDS = 20.0
+"""How long the message of a call may take after its headers."""
 STALL_SECONDS = 30.0
 """How long one message may wait for a reader that takes nothing."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -133,57 +142,87 @@ Follow = Callable[[Any, "ServicerContext[Any, Any]"], AsyncGenerator[Any, None]]
 
 
 class CallFrame(ServerInterceptor):
-    """Around every call but those of public services."""
+    """Around every call. It reads the message itself, so that the caller is known, and has a place, before it waits for one."""
 
     def __init__(self, door: DoorState) -> None:
         self._door = door
+        self._public = Counter[str]()
+        """Open calls of public services, by method."""
+        self._limits: set[asyncio.Timeout] = set()
+        """Of the same calls."""
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends the calls of public services. The feed ends the other streams."""
+        self._closed = True
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time())
 
     async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method.startswith(PUBLIC):
+        if handler is None:
             return handler
-        make = (
-            grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        behaviour: Any = (
-            self._following(method, handler.unary_stream)
-            if handler.response_streaming
-            else self._answering(method, handler.unary_unary)
-        )
-        return make(
+        if method.startswith(PUBLIC):
+            behaviour = self._in_public(method, handler)
+        elif handler.response_streaming:
+            behaviour = self._following(method, handler.unary_stream)
+        else:
+            behaviour = self._answering(method, handler.unary_unary)
+        return grpc.stream_stream_rpc_method_handler(
             behaviour,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
     def _answering(self, method: str, answer: Answer) -> Answer:
-        async def framed(request: Any, context: ServicerContext[Any, Any]) -> Any:
-            async def run(_: GrpcCaller) -> Any:
-                return await answer(request, context)
-
-            return await self._run(method, context, run)
-
-        return framed
-
-    def _following(self, method: str, follow: Follow) -> Answer:
-        async def framed(request: Any, context: ServicerContext[Any, Any]) -> None:
-            async def run(caller: GrpcCaller) -> None:
-                end = self._door.streams.open(caller.actor.identity, caller.actor.org_id)
-                try:
-                    async with aclosing(follow(request, context)) as messages:
-                        async for message in messages:
-                            await _send(context, message)
-                finally:
-                    end()
+        async def framed(_: Any, context: ServicerContext[Any, Any]) -> None:
+            async def run() -> None:
+                message = await answer(await _receive(context), context)
+                await _begin(context)
+                await _send(context, message)
 
             await self._run(method, context, run)
 
         return framed
 
-    async def _run(
-        self, method: str, context: ServicerContext[Any, Any], run: Callable[[GrpcCaller], Awaitable[Any]]
-    ) -> Any:
+    def _following(self, method: str, follow: Follow) -> Answer:
+        async def framed(_: Any, context: ServicerContext[Any, Any]) -> None:
+            async def run() -> None:
+                request = await _receive(context)
+                await _begin(context)
+                async with aclosing(follow(request, context)) as messages:
+                    async for message in messages:
+                        await _send(context, message)
+
+            await self._run(method, context, run)
+
+        return framed
+
+    def _in_public(self, method: str, handler: Any) -> Answer:
+        """Nobody is known here: few at a time of each method, and none for long."""
+
+        async def framed(messages: Any, context: ServicerContext[Any, Any]) -> None:
+            if self._closed or self._public[method] >= PUBLIC_CALLS:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "This process serves no more of these: try again.")
+            self._public[method] += 1
+            _at_end(context, lambda: self._public.subtract([method]))
+            limit = asyncio.timeout(PUBLIC_SECONDS if handler.response_streaming else RECEIVE_SECONDS)
+            self._limits.add(limit)
+            try:
+                async with limit:
+                    await _serve_public(handler, messages, context)
+            except (Unavailable, InvalidInput) as error:
+                await context.abort(CODES[error.http_status], error.message)
+            except TimeoutError:
+                reason = "This call was open for long, or the process ends: send it again."
+                await context.abort(grpc.StatusCode.UNAVAILABLE, reason)
+            finally:
+                self._limits.discard(limit)
+
+        return framed
+
+    async def _run(self, method: str, context: ServicerContext[Any, Any], run: Callable[[], Awaitable[None]]) -> None:
         start, status, state = time.perf_counter(), "CANCELLED", dict[str, Any]()
         metadata = {str(name): value for name, value in context.invocation_metadata() or ()}
         request_id = str(metadata.get(REQUEST_ID, ""))
@@ -194,10 +233,13 @@ class CallFrame(ServerInterceptor):
         caller: GrpcCaller | None = None
         try:
             caller = await self._admit(metadata, state)
+            # Until the server is rid of it: a client that takes no answer keeps its place after this coroutine.
+            end = self._door.streams.open(caller.actor.identity, caller.actor.org_id)
+            _at_end(context, end)
             _caller.set(caller)
-            result = await run(caller)
+            await run()
             status = "OK"
-            return result
+            return
         except Exception as error:
             refusal = refusal_of(error, request_id)
             status = refusal.code.name
@@ -205,7 +247,6 @@ class CallFrame(ServerInterceptor):
             leave(state)
             self._record(method, status, time.perf_counter() - start, caller)
         await context.abort(refusal.code, refusal.message, ((DETAILS, refusal.details),))
-        raise AssertionError("`abort` raises")
 
     async def _admit(self, metadata: dict[str, Any], state: dict[str, Any]) -> GrpcCaller:
         door = self._door
@@ -232,6 +273,45 @@ class CallFrame(ServerInterceptor):
             org=str(caller.actor.org_id) if caller else None,
             key=str(caller.actor.key_id) if caller else None,
         )
+
+
+def _at_end(context: Any, call: Callable[[], None]) -> None:
+    """Once the server is rid of the call. ``context`` has a callback of another type in the stubs than it calls."""
+    context.add_done_callback(lambda _: call())
+
+
+async def _serve_public(handler: Any, messages: Any, context: ServicerContext[Any, Any]) -> None:
+    await _begin(context)
+    if handler.request_streaming:
+        async for message in handler.stream_stream(messages, context):
+            await _send(context, message)
+    elif handler.response_streaming:
+        await handler.unary_stream(await _receive(context), context)
+    else:
+        await _send(context, await handler.unary_unary(await _receive(context), context))
+
+
+async def _receive(context: ServicerContext[Any, Any]) -> Any:
+    """The one message of a call."""
+    try:
+        async with asyncio.timeout(RECEIVE_SECONDS):
+            message = await context.read()
+    except TimeoutError:
+        raise InvalidInput(
+            "The message of this call did not arrive in time.", code="message_late", hint="Send the call again."
+        ) from None
+    except DecodeError:
+        message = aio.EOF
+    if message is aio.EOF:
+        raise InvalidInput(
+            "This call has no message of its kind.", code="invalid_message", hint="Use the files of `proto/`."
+        )
+    return message
+
+
+async def _begin(context: ServicerContext[Any, Any]) -> None:
+    """Before the first message: where that one stalls, a status cannot be sent unless the metadata is gone already."""
+    await context.send_initial_metadata(())
 
 
 async def _send(context: ServicerContext[Any, Any], message: Any) -> None:

@@ -17,8 +17,10 @@ from cortex_plane.calls.verbs import calls, outcomes
 from cortex_plane.calls.verbs.calls import NO_DEMAND, CallDemand
 from cortex_plane.grpc.calls import GrpcCaller, current_caller
 from cortex_plane.grpc.messages import (
+    THREAD_BYTES,
     approval_message,
     draft,
+    in_thread,
     read_id,
     read_json,
     read_optional_id,
@@ -29,16 +31,11 @@ from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2, governance_pb2
 from cortex_plane.grpc.upsquad.governance.v1.governance_pb2_grpc import GovernanceServiceServicer
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.shares import Turns
 from cortex_plane.policies.model.policies import TOOL_CALL, PolicyVerdict
 from cortex_plane.policies.model.versions import RequestPolicy
 
 Context = ServicerContext[Any, Any]
 CallRequest = governance_pb2.CheckRequest | approval_pb2.RequestApprovalRequest
-
-THREAD_BYTES = 64 * 1024
-"""Larger arguments are read in a thread, and a schema too: it is compiled."""
-_threads = Turns(2)
 
 VERDICTS = {
     PolicyVerdict.ALLOW: governance_pb2.VERDICT_ALLOW,
@@ -50,8 +47,9 @@ VERDICTS = {
 class GovernanceDoor(GovernanceServiceServicer):
     async def Check(self, request: governance_pb2.CheckRequest, context: Context) -> governance_pb2.CheckResponse:
         caller = current_caller()
+        # A schema is compiled.
         is_large = bool(request.parameters) or len(request.args) > THREAD_BYTES
-        call = await _threads.run(_read_check, caller, request) if is_large else _read_check(caller, request)
+        call = await in_thread(_read_check, caller, request) if is_large else _read_check(caller, request)
         demand, session_id = read_demand(request), read_id(request.session_id, "session_id")
         if request.look_only:
             preview = await calls.preview_call(caller.door.db, caller.actor, session_id, call, demand)
@@ -86,13 +84,8 @@ class GovernanceDoor(GovernanceServiceServicer):
     ) -> governance_pb2.ReportOutcomeResponse:
         caller = current_caller()
         caller.require_own(org_id=request.org_id)
-        outcome = draft(
-            OutcomeDraft,
-            status=request.status,
-            result=read_json(request.result, "result"),
-            error=request.error,
-            attempt=request.attempt or None,
-        )
+        is_large = len(request.result) > THREAD_BYTES
+        outcome = await in_thread(_read_outcome, request) if is_large else _read_outcome(request)
         id = read_id(request.call_id, "call_id")
         receipt = await outcomes.settle_call(caller.door.db, caller.actor, id, outcome)
         return governance_pb2.ReportOutcomeResponse(
@@ -112,6 +105,16 @@ def _read_check(caller: GrpcCaller, request: governance_pb2.CheckRequest) -> Cal
         parameters=read_json(request.parameters, "parameters"),
         dispatch=request.dispatch,
         sender=request.sender,
+    )
+
+
+def _read_outcome(request: governance_pb2.ReportOutcomeRequest) -> OutcomeDraft:
+    return draft(
+        OutcomeDraft,
+        status=request.status,
+        result=read_json(request.result, "result"),
+        error=request.error,
+        attempt=request.attempt or None,
     )
 
 
@@ -182,16 +185,12 @@ def _answer(call: ExternalCall) -> governance_pb2.CheckResponse:
 
 async def _wait_for_decision(caller: GrpcCaller, id: UUID, seconds: float) -> Any:
     ends = time.monotonic() + seconds
-    end = caller.door.streams.open(caller.actor.identity, caller.actor.org_id)
     caller.wait()
-    try:
-        with caller.door.feed.approvals(caller.actor.org_id) as live:
-            while True:
-                # Read again now that nothing new can be missed.
-                approval = (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
-                left = ends - time.monotonic()
-                if approval.status is not ApprovalStatus.PENDING or left <= 0 or live.closed:
-                    return approval
-                await live.take(left)
-    finally:
-        end()
+    with caller.door.feed.approvals(caller.actor.org_id) as live:
+        while True:
+            # Read again now that nothing new can be missed.
+            approval = (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
+            left = ends - time.monotonic()
+            if approval.status is not ApprovalStatus.PENDING or left <= 0 or live.closed:
+                return approval
+            await live.take(left)

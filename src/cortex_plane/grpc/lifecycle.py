@@ -15,6 +15,7 @@ from cortex_plane.grpc.upsquad.runtime.v1.lifecycle_pb2_grpc import LifecycleSer
 from cortex_plane.jobs.model.jobs import Pause, PauseSource, Resumption, SessionReceipt
 from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import InvalidInput, Unavailable
+from cortex_plane.kernel.routes import SMALL_BODY_BYTES
 from cortex_plane.sessions.model.sessions import RuntimeStatus
 from cortex_plane.sessions.verbs import events
 from cortex_plane.sessions.verbs.event_reader import EventReader
@@ -58,7 +59,7 @@ class LifecycleDoor(LifecycleServiceServicer):
             Resumption,
             {"note": "resume_reason"},
             note=request.resume_reason,
-            operator_input=read_json(request.operator_input, "operator_input"),
+            operator_input=read_json(request.operator_input, "operator_input", SMALL_BODY_BYTES),
         )
         id = read_id(request.session_id, "session_id")
         receipt = await steering.resume_session(caller.door.db, caller.actor, id, resumption)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import orjson
@@ -19,10 +19,12 @@ from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2
 from cortex_plane.grpc.upsquad.runtime.v1 import lifecycle_pb2
 from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import adapter, to_json
+from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, adapter, to_json
+from cortex_plane.kernel.shares import Turns
 from cortex_plane.sessions.model.events import Event, EventType
 from cortex_plane.sessions.model.sessions import RuntimeStatus
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -49,10 +51,26 @@ def read_optional_id(text: str, field: str) -> UUID | None:
     return read_id(text, field) if text else None
 
 
-def read_json(content: bytes, field: str) -> Any:
+THREAD_BYTES = 64 * 1024
+"""What is larger is read in a thread."""
+_threads = Turns(2)
+
+
+async def in_thread(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Read values out of what is large, or compiles: others are served meanwhile."""
+    return await _threads.run(read, *args, **kwargs)
+
+
+def read_json(content: bytes, field: str, most: int = MAX_OBJECT_BYTES) -> Any:
     """The JSON of a field; None where it is empty."""
     if not content:
         return None
+    if len(content) > most:
+        raise InvalidInput(
+            f"`{field}` has {len(content)} bytes, and may have {most}.",
+            field=field,
+            hint="Send a reference to what is large.",
+        )
     try:
         return json.loads(content, object_pairs_hook=unique)
     except (ValueError, RecursionError):
@@ -73,15 +91,15 @@ def read_time(timestamp: Timestamp, field: str) -> datetime:
 def timestamp(moment: datetime | str | None) -> Timestamp | None:
     if moment is None:
         return None
-    made = Timestamp()
-    made.FromDatetime(datetime.fromisoformat(moment) if isinstance(moment, str) else moment)
-    return made
+    timestamp = Timestamp()
+    timestamp.FromDatetime(datetime.fromisoformat(moment) if isinstance(moment, str) else moment)
+    return timestamp
 
 
 def now() -> Timestamp:
-    made = Timestamp()
-    made.GetCurrentTime()
-    return made
+    timestamp = Timestamp()
+    timestamp.GetCurrentTime()
+    return timestamp
 
 
 def approval_message(approval: Approval, org_id: UUID, chain: Sequence[Delegation] = ()) -> approval_pb2.Approval:

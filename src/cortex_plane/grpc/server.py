@@ -35,19 +35,22 @@ MAX_CALLS = 4000
 PING_SECONDS = 60
 """So often an idle connection is asked whether its client is there."""
 
+IDLE_SECONDS = 300
+"""So long a connection may be open without a call."""
+
 
 class GrpcServer:
     def __init__(self, door: DoorState) -> None:
         options: Mapping[str, Any] = {
             "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
             "grpc.max_send_message_length": -1,
-            "grpc.so_reuseport": 0,
             "grpc.keepalive_time_ms": PING_SECONDS * 1000,
+            "grpc.max_connection_idle_ms": IDLE_SECONDS * 1000,
             "grpc.http2.min_recv_ping_interval_without_data_ms": 10_000,
             "grpc.max_metadata_size": 16 * 1024,
         }
         self._options = dict(options)
-        self._door = door
+        self._frame = CallFrame(door)
         self._server: aio.Server | None = None
         self._health = health.HealthServicer()
         self.address = ""
@@ -58,7 +61,7 @@ class GrpcServer:
         """``credentials``: with TLS. ``shared``: with the other processes of one `cortex api`. Port 0 is a free one. Raises
         ``RuntimeError`` where the port is not to be had, or the certificate does not fit its key."""
         options = [*(self._options | {"grpc.so_reuseport": int(shared)}).items()]
-        server = aio.server(interceptors=[CallFrame(self._door)], options=options, maximum_concurrent_rpcs=MAX_CALLS)
+        server = aio.server(interceptors=[self._frame], options=options, maximum_concurrent_rpcs=MAX_CALLS)
         lifecycle_pb2_grpc.add_LifecycleServiceServicer_to_server(LifecycleDoor(), server)
         approval_pb2_grpc.add_ApprovalServiceServicer_to_server(ApprovalDoor(), server)
         governance_pb2_grpc.add_GovernanceServiceServicer_to_server(GovernanceDoor(), server)
@@ -76,4 +79,5 @@ class GrpcServer:
         """No new calls; those under way get a moment to finish. The feed has ended the streams before."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            self._frame.close()
             await self._server.stop(grace_seconds)

@@ -116,10 +116,21 @@ class Turns:
         turns = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
         self._here += 1
         try:
-            async with turns:
-                return await asyncio.to_thread(work, *args, **kwargs)
-        finally:
+            await turns.acquire()
+        except BaseException:
             self._here -= 1
+            raise
+
+        def end(thread: asyncio.Future[T]) -> None:
+            turns.release()
+            self._here -= 1
+            if not thread.cancelled():
+                thread.exception()  # maybe nobody waits any more
+
+        # A thread goes on although its caller has left, and has its turn as long.
+        thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        thread.add_done_callback(end)
+        return await asyncio.shield(thread)
 
 
 reading = Turns(1, most=32, code="atlases_busy")

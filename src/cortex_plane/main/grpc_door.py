@@ -125,11 +125,13 @@ async def _start(server: GrpcServer, settings: Settings, *, shared: bool) -> Non
     if port is None:
         port = settings.port + 1 if 0 < settings.port < LAST_PORT else 0
     try:
-        await server.start(settings.host, port, credentials, shared=shared)
-    except RuntimeError as error:
-        if settings.grpc_port is None and port:
+        try:
+            await server.start(settings.host, port, credentials, shared=shared)
+        except RuntimeError:
+            if settings.grpc_port is not None or not port:
+                raise
             await server.start(settings.host, 0, credentials)
-            return
+    except RuntimeError as error:
         raise SetupError(
             f"Cannot serve gRPC on {settings.host}:{port}.",
             code="cannot_listen",

@@ -137,8 +137,8 @@ class Gateway:
         caller = await self._begin(ctx)
         await self._upstreams.settle()
         tools = list(self._upstreams.tools.values())
-        hidden = await self._policy_view.denied(caller.id, caller.plane, tools)
-        return types.ListToolsResult(tools=[tool.listed for tool in tools if tool.plane_name not in hidden])
+        names = await self._policy_view.denied(caller.id, caller.plane, tools)
+        return types.ListToolsResult(tools=[tool.listed for tool in tools if tool.plane_name not in names])
 
     async def list_resources(self, ctx: ServerRequestContext[Any, Any], _: Any) -> types.ListResourcesResult:
         await self._begin(ctx)

@@ -51,7 +51,7 @@ class FeedCursor:
                 return cls(_snapshot(parts[0]))
             seen, until, xid, chain, seq = parts
             return cls(_snapshot(seen), _snapshot(until), (str(_natural(int(xid))), str(UUID(chain)), _natural(seq)))
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, LookupError):
             raise InvalidInput(
                 "This cursor is not one of this stream.",
                 code="invalid_cursor",

@@ -296,8 +296,8 @@ def answer_of(dialect: Dialect, event: HookEvent, decision: HookDecision, *, can
         case Dialect.GEMINI:
             if not decision.runs:
                 return {"decision": "deny", "reason": reason}
-            changed = {"hookEventName": event.name, "tool_input": decision.arguments}
-            return {"decision": "allow"} | ({"hookSpecificOutput": changed} if decision.arguments is not None else {})
+            output = {"hookEventName": event.name, "tool_input": decision.arguments}
+            return {"decision": "allow"} | ({"hookSpecificOutput": output} if decision.arguments is not None else {})
         case Dialect.CODEX:
             if decision.runs:
                 return {}  # it knows no `allow`: what is not denied runs

@@ -32,7 +32,7 @@ from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, GateClo
 from cortex_plane.kernel.fields import UNDECLARED, adapter
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.kernel.pages import Page, Position
-from cortex_plane.policies.model.policies import PolicyRow
+from cortex_plane.policies.model.policies import PolicyRow, PolicyVerdict
 from cortex_plane.policies.model.versions import RequestPolicy
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, Permission
@@ -84,6 +84,8 @@ class CallDemand:
     policy: RequestPolicy | None = None
     scope: str = ""
     """What tells the act apart from others of the same tool and arguments: only a call of the same scope is the same one."""
+    only_approval: bool = False
+    """A call that needs no approval is refused, and not written."""
 
     def applied_to(self, context: CallContext) -> CallContext:
         """Raises where the caller means another agent or team."""
@@ -105,6 +107,14 @@ class CallDemand:
 
 
 NO_DEMAND = CallDemand()
+
+
+def approval_not_needed(tool: str, rule: str) -> Conflict:
+    return Conflict(
+        f"`{tool}` needs no approval ({rule}).",
+        code="approval_not_needed",
+        hint="Ask with GovernanceService.Check, and run the call where it says ALLOW.",
+    )
 
 
 @verb(Permission.JOB_SUBMIT)
@@ -242,6 +252,8 @@ async def _authorize(
         return None, context.doubted
     callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)
+    if demand.only_approval and verdict.verdict is PolicyVerdict.ALLOW:
+        raise approval_not_needed(request.name, verdict.answer.decision.rule)
     status, error = status_of(request.name, verdict.answer, verdict.reason)
     call = PlannedCall(
         draft=draft, request=request, request_hash=request_hash, authorization=verdict.answer, policies=context.policies,

@@ -15,7 +15,7 @@ from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, ReportedUsage, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
-from cortex_plane.gates.verbs import session_gates
+from cortex_plane.gates.verbs import session_gates, session_lifecycle
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
@@ -26,7 +26,7 @@ from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, Inv
 from cortex_plane.kernel.fields import UNDECLARED
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import Session
+from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
@@ -193,6 +193,12 @@ async def lock_session(tx: Transaction, actor: Actor, id: UUID) -> Row:
         raise not_external()
     await calls_store.lock_asking(tx, job["id"], is_open=False)
     return require_found(await tx.row(queries.list_session_calls, id), "job")
+
+
+async def open_outside_session(db: Database, actor: Actor, agent: str, outside_id: str) -> UUID:
+    """The open session of this agent and identity that the agent's own world names; it is opened where there is none."""
+    draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
+    return (await session_lifecycle.create(db, actor, draft)).id
 
 
 async def read_session(tx: Transaction, id: UUID) -> Session:

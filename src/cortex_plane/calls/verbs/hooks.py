@@ -27,15 +27,13 @@ from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.calls import CallDemand, authorize_in
-from cortex_plane.calls.verbs.external import doubt_hash_of, read_call, tool_digest
+from cortex_plane.calls.verbs.external import doubt_hash_of, open_outside_session, read_call, tool_digest
 from cortex_plane.calls.verbs.outcomes import record_reported, settle_call
 from cortex_plane.db.database import Database
-from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
-from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
 from cortex_plane.sessions.verbs.sessions import find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
@@ -85,8 +83,7 @@ async def _ask(
     db: Database, actor: Actor, dialect: Dialect, agent: str, event: HookEvent, plane_url: str | None, process: str | None
 ) -> tuple[ExternalCall, HookDecision]:  # fmt: skip
     draft = _draft_of(dialect, event, process)
-    session = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=event.session)
-    session_id = (await session_lifecycle.create(db, actor, session)).id
+    session_id = await open_outside_session(db, actor, agent, event.session)
     scope = hooks.scope_of(event)
     await _join_waiting(db, actor, session_id, draft, scope)
     call = await authorize_in(db, actor, session_id, draft, demand=CallDemand(scope=scope))
