@@ -100,7 +100,7 @@ def test_a_starter_policy_comes_after_the_policies_of_the_org(events: Events) ->
     for _ in range(2):
         printed = shell.run("hook", "install", "claude", "--policy").stdout
         assert "left the policy claude-acts as it is" in printed
-        names = [placed["row"]["name"] for placed in shell.one("policy", "show")["rows"]]
+        names = [placed["row"]["name"] for placed in json.loads(shell.run("policy", "show", "--json").stdout)["rows"]]
         assert (names[:2], "claude-reads" in names[2:]) == (["no-secrets", "claude-acts"], True)
     assert events.verdict(claude("Read", "toolu_1", tool_input=secret)) == "deny"
     assert events.verdict(claude("WebFetch", "toolu_2"), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "deny"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import platform
+import re
 import sys
+import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +19,6 @@ from urllib.parse import urlencode
 
 import orjson
 import typer
-import yaml
 from typer import Argument, Option
 
 from cortex_plane.calls.model import MAX_WAIT, Dialect
@@ -25,11 +27,9 @@ from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER,
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
-from cortex_plane.kernel.documents import write_document
 from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_BODY_BYTES
-from cortex_plane.policies.files import write
-from cortex_plane.policies.model.versions import PolicyFile
+from cortex_plane.policies.model.versions import PlacedRow, PolicyFile
 
 hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
 
@@ -221,26 +221,33 @@ async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
             f"The org has {current.total} policies, too many to place others after them.",
             hint=f"Print the starter policy with `cortex hook policy {name.value}`, and apply it where it belongs.",
         )
-    starter = yaml.safe_load(_starter_path(name).read_text())["policies"]
+    _, *blocks = re.split(r"(?m)^(?=  - name: )", _starter_path(name).read_text())
+    starter = {block.split()[2]: block for block in blocks}
     names = {placed.row.name for placed in own}
-    added = [row for row in starter if row["name"] not in names]
+    added = [row for row in starter if row not in names]
     for row in starter:
-        if row["name"] in names:
-            print_line(f"left the policy {row['name']} as it is")
+        if row in names:
+            print_line(f"left the policy {row} as it is")
     if not added:
         print_line("the org has all of the starter policy")
         return
     # A merged file places a new policy after the one before it.
-    last = yaml.safe_load(write(own[-1:]))["policies"]
+    last = _policy_lines(own[-1:])
     file = PolicyFile(
-        text=write_document({"policies": [*last, *added]}), merge=True, expected_version=current.version,
+        text="policies:\n" + last + "".join(starter[row] for row in added), merge=True, expected_version=current.version,
         note=f"starter policy of {name.dialect}",
     )  # fmt: skip
     applied = await plane.policies.apply(file)
     waits = "; it waits for approval" if applied.waits is not None else ""
     place = f" after {own[-1].row.name}" if own else ""
-    print_line(f"added the policies {', '.join(row['name'] for row in added)}{place}")
+    print_line(f"added the policies {', '.join(added)}{place}")
     print_line(f"applied the starter policy: version {applied.version}{waits}")
+
+
+def _policy_lines(rows: Sequence[PlacedRow]) -> str:
+    """As they stand in a policy file. YAML is written where it is needed alone: the client loads without it."""
+    files = importlib.import_module("cortex_plane.policies.files")
+    return textwrap.indent(textwrap.dedent(files.write(rows).partition("\n")[2]), "  ") if rows else ""
 
 
 def _starter_path(name: CodingAgent) -> Path:
