@@ -98,9 +98,9 @@ def test_a_starter_policy_comes_after_the_policies_of_the_org(events: Events) ->
     )
     shell.run("policy", "apply", "own.yaml")
     for _ in range(2):
-        printed = shell.run("hook", "install", "claude", "--policy").stdout
-        assert "left the policy claude-acts as it is" in printed
-        names = [placed["row"]["name"] for placed in json.loads(shell.run("policy", "show", "--json").stdout)["rows"]]
+        output = shell.run("hook", "install", "claude", "--policy").stdout
+        assert "left the policy claude-acts as it is" in output
+        names = [row["row"]["name"] for row in json.loads(shell.run("policy", "show", "--json").stdout)["rows"]]
         assert (names[:2], "claude-reads" in names[2:]) == (["no-secrets", "claude-acts"], True)
     assert events.verdict(claude("Read", "toolu_1", tool_input=secret)) == "deny"
     assert events.verdict(claude("WebFetch", "toolu_2"), CLAUDE_CODE_ENTRYPOINT="sdk-cli") == "deny"
@@ -138,8 +138,8 @@ class AnyServer(BaseHTTPRequestHandler):
 @pytest.mark.proves("D.952")
 def test_only_the_planes_answer_to_an_event_of_the_dialect_counts(events: Events) -> None:
     for dialect, event in (("claude", gemini("t1")), ("gemini", READ), ("codex", gemini("t1"))):
-        refused = events.run(event, dialect=dialect, expect=2)
-        assert (refused.stdout, "is no event of" in refused.stderr) == ("", True)
+        answer = events.run(event, dialect=dialect, expect=2)
+        assert (answer.stdout, "is no event of" in answer.stderr) == ("", True)
     with HTTPServer(("127.0.0.1", 0), AnyServer) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()

@@ -224,23 +224,23 @@ async def _apply_starter_policy(plane: Client, name: CodingAgent) -> None:
     _, *blocks = re.split(r"(?m)^(?=  - name: )", _starter_path(name).read_text())
     starter = {block.split()[2]: block for block in blocks}
     names = {placed.row.name for placed in own}
-    added = [row for row in starter if row not in names]
+    new_names = [row for row in starter if row not in names]
     for row in starter:
         if row in names:
             print_line(f"left the policy {row} as it is")
-    if not added:
+    if not new_names:
         print_line("the org has all of the starter policy")
         return
     # A merged file places a new policy after the one before it.
     last = _policy_lines(own[-1:])
     file = PolicyFile(
-        text="policies:\n" + last + "".join(starter[row] for row in added), merge=True, expected_version=current.version,
+        text="policies:\n" + last + "".join(starter[row] for row in new_names), merge=True, expected_version=current.version,
         note=f"starter policy of {name.dialect}",
     )  # fmt: skip
     applied = await plane.policies.apply(file)
     waits = "; it waits for approval" if applied.waits is not None else ""
     place = f" after {own[-1].row.name}" if own else ""
-    print_line(f"added the policies {', '.join(added)}{place}")
+    print_line(f"added the policies {', '.join(new_names)}{place}")
     print_line(f"applied the starter policy: version {applied.version}{waits}")
 
 

@@ -31,7 +31,6 @@ from cortex_plane.calls.verbs.external import doubt_hash_of, read_call, tool_dig
 from cortex_plane.calls.verbs.outcomes import record_reported, settle_call
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_lifecycle
-from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
@@ -90,7 +89,7 @@ async def _ask(
     scope = hooks.scope_of(event)
     await _join_waiting(db, actor, session_id, draft, scope)
     call = await authorize_in(db, actor, session_id, draft, demand=CallDemand(scope=scope))
-    if call.status is CallStatus.INTENDED and call.next is not Next.RUN:
+    if call.next is Next.WAIT:
         call = await _doubt_abandoned(db, actor, call, draft)
     # An edited call does not begin by itself, and only where the coding agent runs what the approver made of it.
     if call.next is Next.BEGIN and hooks.can_run(dialect, event, call):
