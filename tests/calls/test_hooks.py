@@ -168,8 +168,8 @@ async def test_an_approval_is_for_one_directory(agent: Hooks, http: httpx.AsyncC
     production: dict[str, Any] = {"cwd": "/srv/production"}
     await agent.verdict(claude(id="toolu_1", **staging), defer="true")
     (call,) = await agent.calls()
-    shown = await http.get(f"/v1/approvals/{call['approval_id']}", headers=agent.world.admin.headers)
-    assert shown.json()["approval"]["agent_says"] == "Bash, in /srv/staging"
+    card = await http.get(f"/v1/approvals/{call['approval_id']}", headers=agent.world.admin.headers)
+    assert card.json()["approval"]["agent_says"] == "Bash, in /srv/staging"
     # Another id joins the call while it waits; then its session is resumed elsewhere.
     await agent.verdict(claude(id="toolu_2", **staging), defer="true")
     await decide(agent.world, call)
