@@ -212,6 +212,8 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "confirmation_id": [stage.confirmation],
         "resolution_id": [stage.resolution],
         "gate": ["hello"],
+        "dialect": ["claude-code"],
+        "hook_event_name": ["PreToolUse"],
         "tool": ["files.read_query"],
         **_resolved(stage, operation.path),
         "app": ["office"],
