@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined, unused-ignore]
 from typing import Annotated, Any, TypeVar
@@ -35,7 +35,6 @@ from cortex_plane.tenancy.verbs import frame
 from cortex_plane.tenancy.verbs.frame import Verb
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 POLICIES, PARAMETERS = "policies", "parameters"
 """Fields whose validation compiles what the caller sends, conditions and schemas: such a body is validated in a thread, unless the schema
