@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,6 @@ import mcp_types as types
 import structlog
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ToolsListChanged
@@ -56,6 +55,7 @@ FIRST_WAIT_SECONDS = 1.0
 MAX_TURNS = 1000
 MAX_URI = 2000
 MAX_SESSIONS = 10_000
+MAX_STREAMS, STREAMS_OF_A_CALLER = 1000, 100
 APPROVAL = "approval"
 _EVENTS: dict[str, ToolsListChanged | ResourcesListChanged | PromptsListChanged] = {
     "tools": ToolsListChanged(),
@@ -93,12 +93,15 @@ class Gateway:
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """The last request of each session: notifications go to its client."""
         self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus, max_subscriptions=MAX_STREAMS)
+        self._streams: Counter[str] = Counter()
+        """Streams of changes that each caller has open."""
         self._background: set[asyncio.Task[Any]] = set()
         self.server = self._new_server()
         upstreams.on_change = self._announce
 
     def _new_server(self) -> Server[Any]:
-        server = Server[Any](
+        return Server[Any](
             "cortex-plane",
             version=__version__,
             instructions=(
@@ -112,11 +115,8 @@ class Gateway:
             on_read_resource=self.read_resource,
             on_list_prompts=self.list_prompts,
             on_get_prompt=self.get_prompt,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self.listen,
         )
-        security = RequestStateSecurity.ephemeral(ttl=3600, audience="cortex-plane")
-        server.middleware.append(RequestStateBoundary(security, default_audience="cortex-plane"))
-        return server
 
     @property
     def options(self) -> Any:
@@ -272,7 +272,8 @@ class Gateway:
         message = f"`{answer.tool}` needs the approval of a person."
         if call.ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             page = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=answer.link))
-            return types.InputRequiredResult(input_requests={APPROVAL: page}, request_state=key)
+            # The plane knows where the call stands, so the client needs no state to come back with: that survives a restart of the gateway.
+            return types.InputRequiredResult(input_requests={APPROVAL: page})
         showing = asyncio.ensure_future(
             call.ctx.session.elicit_url(message, answer.link, answer.approval_id or key, call.ctx.request_id)
         )
@@ -315,11 +316,27 @@ class Gateway:
     # Sessions -------------------------------------------------------------------------------------------------------------------
 
     async def _begin(self, ctx: ServerRequestContext[Any, Any]) -> GatewayCaller:
-        client = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
-        self._sessions[client] = ctx.session
-        while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:  # newer clients listen
+            client = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
+            self._sessions[client] = ctx.session
+            self._sessions.move_to_end(client)
+            while len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
         return await self._find_caller(ctx.request)
+
+    async def listen(
+        self, ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        caller = await self._begin(ctx)
+        if self._streams[caller.id] >= STREAMS_OF_A_CALLER:
+            message = f"Your key has {STREAMS_OF_A_CALLER} subscriptions open, as many as one key may have: end some."
+            raise MCPError(types.INTERNAL_ERROR, message)
+        self._streams[caller.id] += 1
+        try:
+            return await self._listen(ctx, params)
+        finally:
+            self._streams[caller.id] -= 1
+            self._streams += Counter()  # without those who have none
 
     def _announce(self, kind: str) -> None:
         for work in (
@@ -355,8 +372,6 @@ class _Call:
 
 
 async def _notify(session: ServerSession, kind: str) -> None:
-    if session.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return  # its client listens, or asks again
     send = {
         "tools": session.send_tool_list_changed,
         "resources": session.send_resource_list_changed,
