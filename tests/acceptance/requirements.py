@@ -509,6 +509,8 @@ REQUIREMENTS = [
        " with the place of its document, each MCP session is a session, and nothing of the caller's is passed on."),
     _R("D.966", "The gateway passes the protocol's own conformance suite for what it declares."),
     _R("D.965", "The gateway's file is read strictly, and each fault names its line."),
+    _R("D.1050", "An agent that runs elsewhere takes a call back before it begins: nobody is asked about it any more and it never runs; against"
+       " a decision at the same moment one outcome holds, and nobody but its agent does so."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),
