@@ -31,7 +31,7 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
-from cortex_plane.mcp_gateway.gateway import META
+from cortex_plane.mcp_gateway.gateway_calls import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
 from cortex_plane.mcp_gateway.upstreams import client_name, fits_template

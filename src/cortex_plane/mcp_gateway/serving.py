@@ -28,7 +28,8 @@ from starlette.types import Receive, Scope, Send
 
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.mcp_gateway.callers import KeyCallers
-from cortex_plane.mcp_gateway.gateway import Gateway, GatewayCaller
+from cortex_plane.mcp_gateway.gateway import Gateway
+from cortex_plane.mcp_gateway.gateway_calls import GatewayCaller
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig
 from cortex_plane.mcp_gateway.upstreams import Upstreams
 
@@ -51,7 +52,7 @@ async def serve_stdio(config: GatewayConfig, plane: Client) -> None:
 
     gateway = Gateway(config, Upstreams(config.servers), find)
     async with gateway.running(), stdio_server() as (reader, writer):
-        await gateway.server.run(reader, writer, gateway.options)
+        await gateway.server.run(reader, writer, gateway.server.create_initialization_options())
 
 
 @contextlib.asynccontextmanager
