@@ -268,7 +268,7 @@ class Gateway:
         has_progress = "progress_token" in (ctx.meta or {}) or "progressToken" in (ctx.meta or {})
         wait = self._config.wait_with_progress if has_progress else self._config.wait
         if takes_tasks(ctx):
-            return await call.authorize(arguments, key, min(wait, FIRST_WAIT_SECONDS))
+            return await call.authorize(arguments, key, 0)
         if request.params.input_responses is not None or not shows_pages(self._config, ctx):
             return await call.authorize(arguments, key, wait)
         answer = await call.authorize(arguments, key, min(wait, FIRST_WAIT_SECONDS))
