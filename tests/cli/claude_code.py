@@ -68,7 +68,11 @@ async def _reachable(path: Path, port: int) -> AsyncIterator[None]:
     """A port of this machine, at a path."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionError:  # nobody listens there
+            writer.close()
+            return
         await asyncio.gather(_pipe(reader, outer), _pipe(inner, writer))
 
     server = await asyncio.start_unix_server(relay, path)
