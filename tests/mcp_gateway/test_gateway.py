@@ -184,8 +184,12 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
         assert added.structured_content == {"total": 3}
         noted = await client.call_tool("files__note", {"text": "x"})
         assert text(noted) == "noted"
-        (call,) = [call for call in await ledger(world) if call.tool == "files.note"]
-        assert log_of(tmp_path)[-1] == f"note x {call.id}"
+        before = len(gateway.plane.requests)
+        assert text(await client.call_tool("files__note", {"text": "budget"})) == "noted"
+        # The intent and the outcome: a call that policy allows costs two requests.
+        assert len(gateway.plane.requests) - before == 2
+        ids = {call.id for call in await ledger(world) if call.tool == "files.note"}
+        assert {f"note x {id}" for id in ids} & set(log_of(tmp_path))
 
         denied = await client.call_tool("shop__pay", {"cents": 5})
         assert (denied.is_error, status(denied)) == (True, "stopped")
@@ -205,7 +209,7 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
         # Without one, an identical call after one that is over is another call.
         assert text(await client.call_tool("files__note", {"text": "x"})) == "noted"
     notes = [line.split()[1] for line in log_of(tmp_path) if line.startswith("note")]
-    assert notes == ["x", "y", "x"]
+    assert notes == ["x", "budget", "y", "x"]
     assert shop.acts == []
     assert set(shop.headers) == {None}
     sessions = {(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)}

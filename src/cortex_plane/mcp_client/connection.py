@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
@@ -24,6 +25,7 @@ from cortex_plane.mcp_client.transports import KEY, Line, bounded, http, stdio
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import Tool as Listed
+    from pydantic import TypeAdapter
 
 
 log = structlog.get_logger()
@@ -270,12 +272,19 @@ async def _request(
 ) -> Any:
     """Not ``call_tool``, which raises where a result does not fit the server's own schema: it happened all the same."""
     import mcp_types as types
-    from pydantic import TypeAdapter
 
     params = types.CallToolRequestParams(name=name, arguments=arguments, _meta={KEY: key})
-    either: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
     request = types.CallToolRequest(params=params)
-    return await client.session.send_request(request, either, progress_callback=on_progress)
+    return await client.session.send_request(request, _call_answer(), progress_callback=on_progress)
+
+
+@functools.cache
+def _call_answer() -> TypeAdapter[Any]:
+    """Building it takes longer than a call."""
+    import mcp_types as types
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
 async def list_tools(client: Client) -> list[Listed]:
