@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) +
 # Every process would compile the sources anew, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help up example test strain check browser types bench profile soak docs lock resolve wheel clean
+.PHONY: help up example test strain check browser types conformance claude bench profile soak docs lock resolve wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Show what there is
@@ -24,10 +24,10 @@ example: $(VENV)/.runs ## Run one of examples/: make example NAME=release_agent,
 	  { echo "NAME is one of:"; for each in examples/*/__main__.py; do basename "$$(dirname "$$each")"; done; exit 2; }
 	@$(RUN)/python -m examples.$(NAME) $(if $(AUTO),--auto)
 
-test: check browser types ## Everything CI runs: style, types, architecture, tests, the browser's included
+test: check browser types conformance claude ## Everything CI runs: style, types, architecture, tests, the browser's included
 	@$(RUN)/python -m pytest $(TESTS) -q -n $(TEST_PROCESSES) --dist worksteal
 
-strain: check browser types ## The tests while busy loops load every core: what fails then is a race
+strain: check browser types conformance claude ## The tests while busy loops load every core: what fails then is a race
 	@$(RUN)/python -m scripts.strain $(RUN)/python -m pytest $(TESTS) -q -n $(TEST_PROCESSES) --dist worksteal
 
 check: $(VENV)/.develops ## Style, types and the direction of imports
@@ -63,6 +63,14 @@ conformance: | $(VENV)/bin/python
 	  { echo "fetching the conformance suite of MCP …" && \
 	    timeout 120 npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/conformance \
 	      @modelcontextprotocol/conformance@0.1.13; } || true
+
+# Claude Code itself, which the tests run behind the plane: the program of a wheel of 160 MB, in a place of its own.
+CLAUDE := claude-agent-sdk==0.2.184
+claude: | $(VENV)/bin/python
+	@[ -x $(VENV)/claude/claude_agent_sdk/_bundled/claude ] || \
+	  { echo "fetching Claude Code for its tests …" && \
+	    timeout 300 $(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	      --target $(VENV)/claude $(CLAUDE) 2>/dev/null; } || true
 
 bench: $(BENCH)/.ready ## Measure against the floor (the same rows, written bare) and against peers
 	@$(BENCH)/bin/python -m benchmarks $(if $(SMOKE),--smoke) $(if $(OUT),--out $(OUT)) $(PARTS)

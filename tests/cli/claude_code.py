@@ -1,4 +1,4 @@
-"""Claude Code itself: the program of the wheel `claude-agent-sdk`, in a network of its own that has nothing but a loopback.
+"""Claude Code itself: the program of the wheel `claude-agent-sdk`, which `make test` fetches, in a network of its own that has nothing but a loopback.
 
 The model and the plane serve outside of it. Relays over Unix sockets, which cross networks, stand for both inside.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MISSING = "Claude Code is not here: pip install '.[coding-agents]', or set CORTEX_CLAUDE to the program"
+MISSING = "Claude Code is not here, or no network of its own can be made: `make claude` fetches it, CORTEX_CLAUDE names another one"
+BUNDLED = Path(__file__).parents[2] / ".venv/claude/claude_agent_sdk/_bundled/claude"
 
 _INSIDE = """
 import asyncio, os, struct, sys, fcntl, socket
@@ -51,11 +51,8 @@ asyncio.run(main())
 
 def program() -> Path | None:
     """Where Claude Code is and a network of its own can be made."""
-    named = os.environ.get("CORTEX_CLAUDE")
-    spec = importlib.util.find_spec("claude_agent_sdk")
-    bundled = None if spec is None or spec.origin is None else Path(spec.origin).parent / "_bundled" / "claude"
-    path = Path(named) if named else bundled
-    return path if path is not None and path.exists() and shutil.which("unshare") else None
+    path = Path(os.environ.get("CORTEX_CLAUDE", BUNDLED))
+    return path if path.exists() and shutil.which("unshare") else None
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +68,11 @@ async def _reachable(path: Path, port: int) -> AsyncIterator[None]:
     """A port of this machine, at a path."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            inner, outer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionError:  # nobody listens there
+            writer.close()
+            return
         await asyncio.gather(_pipe(reader, outer), _pipe(inner, writer))
 
     server = await asyncio.start_unix_server(relay, path)

@@ -112,6 +112,15 @@ class CallDraft:
         """What only reads may simply be read again, whoever was asked about it."""
         return OnUncertain.RETRY_WITH_KEY if self.read_only else self.on_uncertain
 
+    @property
+    def tool_digest(self) -> str:
+        """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
+        declaration = {
+            "name": self.tool, "parameters": self.parameters, "read_only": self.read_only, "risk": self.risk or UNDECLARED,
+            "on_uncertain": self.on_uncertain, "timeout_seconds": self.timeout_seconds,
+        }  # fmt: skip
+        return hashlib.sha256(canonical(declaration)).hexdigest()
+
 
 def _keyed(value: list[CallDraft]) -> list[CallDraft]:
     if any(call.key is None for call in value):
@@ -155,6 +164,8 @@ class OutcomeStatus(StrEnum):
     PARKED = "parked"
     """It did nothing that may not be done again: what it called itself waits, such as a subagent for a person. Under its key it may begin
     again, from its start."""
+    WITHDRAWN = "withdrawn"
+    """Its agent takes it back before it began: nobody is asked about it any more, and it never runs."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -170,13 +170,15 @@ class _Dialogues:
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
             return (yield from self._ask(plane_name, arguments, key, tool, says))
-        except GateClosed as error:
-            return refuse(next=Advice.STOP, reason=_reason(error), questions=tuple(error.questions))
-        except CortexError as error:
-            return refuse(next=_ADVICE.get(error.code, Advice.STOP), reason=_reason(error))
         except Exception as error:
-            dialogues.log.exception("what the plane says about `%s` cannot be read", name)
-            return refuse(next=Advice.STOP, reason=f"{UNREADABLE} ({type(error).__name__})")
+            return _refused(refuse, name, error)
+
+    def resume(self, name: str, call_id: str) -> dialogues.Dialogue:
+        invocation = self._invocation({"runner": self._runner or runner_name()}, 0)
+        try:
+            return _answer_of((yield from invocation.ask(call_id)), self.lines.url, parks=False)
+        except Exception as error:
+            return _refused(functools.partial(PlaneAnswer, tool=name, arguments={}), name, error)
 
     def _ask(
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
@@ -259,6 +261,15 @@ _ADVICE = {"external_held": Advice.WAIT, "request_in_doubt": Advice.DOUBT}
 """By the code of a refusal; all others are `STOP`."""
 
 
+def _refused(refuse: Callable[..., PlaneAnswer], name: str, error: Exception) -> PlaneAnswer:
+    if isinstance(error, GateClosed):
+        return refuse(next=Advice.STOP, reason=_reason(error), questions=tuple(error.questions))
+    if isinstance(error, CortexError):
+        return refuse(next=_ADVICE.get(error.code, Advice.STOP), reason=_reason(error))
+    dialogues.log.error("what the plane says about `%s` cannot be read", name, exc_info=error)
+    return refuse(next=Advice.STOP, reason=f"{UNREADABLE} ({type(error).__name__})")
+
+
 def _answer_of(call: dict[str, Any], url: str, parks: bool) -> PlaneAnswer:
     answer = functools.partial(
         PlaneAnswer, tool=call["tool"], arguments=dict(call["arguments"]), edited=call["edited"], call_id=call["id"], attempt=call["attempt"],
@@ -319,6 +330,11 @@ class PlaneCalls:
     ) -> PlaneAnswer:
         """May it run now? ``key`` is the framework's id of the call: asked again with it, it never runs twice. Raises nothing."""
         answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
+        return answer
+
+    async def resume(self, name: str, call_id: str) -> PlaneAnswer:
+        """May a call that was asked about before, maybe by another process, run now? ``name`` is the plane's name of its tool."""
+        answer: PlaneAnswer = await self._drive(self._dialogues.resume(name, call_id))
         return answer
 
     async def run(self, answer: PlaneAnswer, function: Callable[..., Awaitable[T]]) -> T:

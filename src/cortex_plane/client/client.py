@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -180,6 +181,10 @@ class Client:
         from cortex_plane.tenancy.routes import GET_ME
 
         return await self.transport.call(GET_ME)
+
+    def sign(self, text: str) -> str:
+        """What only a holder of this key can make of the text."""
+        return hmac.new(self._address.headers.get("Authorization", "").encode(), text.encode(), "sha256").hexdigest()
 
     async def close(self) -> None:
         if "lines" in self.__dict__:

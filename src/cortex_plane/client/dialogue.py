@@ -208,11 +208,12 @@ class Invocation:
             case _:
                 raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
 
-    def ask(self) -> Dialogue:
-        """The call, with what its caller does now: `run` it and report, `use` its result, `stop`, or `wait` where the time to wait is
+    def ask(self, call_id: str | None = None) -> Dialogue:
+        """The call, or the one of this id, with what its caller does now: `run` it and report, `use` its result, `stop`, or `wait` where the time to wait is
         over. `probe` only comes where there is nobody to probe."""
         self.ends = time.monotonic() + self.wait
-        call = yield from self._authorize()
+        look = None if call_id is None else Send(routes.GET_CALL, (call_id,))
+        call = yield from self._authorize() if look is None else self.insist(look)
         renewals = 0
         while True:
             match call["next"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 
 from cortex_plane.kernel.canonical import canonical
 
+_KEY = re.compile(r":call-([0-9a-f]{32})-([0-9]{1,9})(?:-[0-9a-f]+)?$")
 MAX_SHARED = 32
 """Keys of identical calls that another process finds again: it asks for one after the other."""
 MAX_DIGESTS = 10_000
@@ -44,6 +46,13 @@ class _Turns:
     first: int = 0
     """Below it all are over."""
 
+    def end(self, number: int) -> None:
+        self.over.add(number)
+        while self.first in self.over:
+            self.over.discard(self.first)
+            self.known.discard(self.first)
+            self.first += 1
+
 
 class CallKeys:
     def __init__(self, process: str) -> None:
@@ -67,10 +76,13 @@ class CallKeys:
         finally:
             turns.under_way.discard(number)
             if turn.is_over:
-                turns.over.add(number)
-            while turns.first in turns.over:
-                turns.over.discard(turns.first)
-                turns.known.discard(turns.first)
-                turns.first += 1
+                turns.end(number)
             while len(self._turns) > MAX_DIGESTS:
                 self._turns.popitem(last=False)
+
+    def end(self, key: str) -> None:
+        """The call of this key, as the plane has it, is over: an identical call is another one from now on."""
+        if (match := _KEY.search(key)) is not None and (turns := self._turns.get(match[1])) is not None:
+            number = int(match[2])
+            if number >= turns.first:
+                turns.end(number)

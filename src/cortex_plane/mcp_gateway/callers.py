@@ -23,7 +23,7 @@ from mcp.server.auth.provider import AccessToken
 
 from cortex_plane.client import Client
 from cortex_plane.kernel.errors import CortexError, SetupError, Unauthenticated
-from cortex_plane.mcp_gateway.gateway import GatewayCaller
+from cortex_plane.mcp_gateway.gateway_calls import GatewayCaller
 from cortex_plane.mcp_gateway.gateway_file import OAuthSettings
 
 log = structlog.get_logger()

@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.middleware.bearer_auth import AuthorizationContext, BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.routes import build_resource_metadata_url
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import INTERNAL_ERROR
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -22,10 +24,12 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.mcp_gateway.callers import KeyCallers
-from cortex_plane.mcp_gateway.gateway import Gateway, GatewayCaller
+from cortex_plane.mcp_gateway.gateway import Gateway
+from cortex_plane.mcp_gateway.gateway_calls import GatewayCaller
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig
 from cortex_plane.mcp_gateway.upstreams import Upstreams
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_SESSIONS = 1000
+SESSIONS_OF_A_CALLER = 100
+"""So that one key leaves room for those of others."""
 GRACE_SECONDS = 5
 
 
@@ -46,7 +52,7 @@ async def serve_stdio(config: GatewayConfig, plane: Client) -> None:
 
     gateway = Gateway(config, Upstreams(config.servers), find)
     async with gateway.running(), stdio_server() as (reader, writer):
-        await gateway.server.run(reader, writer, gateway.options)
+        await gateway.server.run(reader, writer, gateway.server.create_initialization_options())
 
 
 @contextlib.asynccontextmanager
@@ -70,9 +76,34 @@ async def http_gateway(config: GatewayConfig, plane_url: str, url: str) -> Async
         await callers.close()
 
 
+class _ShareUsedUp(Exception):
+    """A caller has all sessions open that one may have."""
+
+
+class _SessionManager(StreamableHTTPSessionManager):
+    """Refuses a session to a caller who has a whole share of them open. The SDK counts all callers together."""
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        owners = [owner["client_id"] for owner in self._session_owners.values()]
+        if requestor is not None and owners.count(requestor["client_id"]) >= SESSIONS_OF_A_CALLER:
+            raise _ShareUsedUp
+        return super()._admit_session(requestor)
+
+    async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super()._handle_stateful_request(scope, receive, send)
+        except _ShareUsedUp:
+            message = (
+                f"Your key has {SESSIONS_OF_A_CALLER} sessions open, as many as one key may have."
+                " End some with DELETE, or wait until they expire."
+            )
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": message}}
+            await JSONResponse(error, 429)(scope, receive, send)
+
+
 def _application(gateway: Gateway, callers: KeyCallers, config: GatewayConfig, url: str) -> Starlette:
     parts = urlsplit(url)
-    manager = StreamableHTTPSessionManager(
+    manager = _SessionManager(
         app=gateway.server,
         max_request_body_size=MAX_BODY_BYTES,
         max_sessions=MAX_SESSIONS,

@@ -40,7 +40,7 @@ TRANSITIONS: dict[ApprovalStatus, dict[ApprovalStatus, str]] = {
         _S.DENIED: "an approver denies",
         _S.RESPONDED: "an approver answers in the place of the call",
         _S.EXPIRED: "its deadline passes",
-        _S.CANCELLED: "its job or session ends, or another version holds",
+        _S.CANCELLED: "its job or session ends, its agent withdraws the call, or another version holds",
     },
     _S.APPROVED: {},
     _S.DENIED: {},

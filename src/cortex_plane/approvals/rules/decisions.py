@@ -391,6 +391,14 @@ def end_expired(row: LockedApproval) -> ApprovalChange:
     return _turned_down(row, ApprovalStatus.EXPIRED, f"timed out after {in_words(row.timeout_seconds)}.")
 
 
+def end_withdrawn(row: LockedApproval, call_id: UUID) -> ApprovalChange | None:
+    """Nobody is asked any more, where this call was the last that waited for it; else None. The call itself is over already."""
+    awaiting = _awaiting(row)
+    if any(call.id != call_id for call in awaiting):
+        return None
+    return ApprovalChange(status=ApprovalStatus.CANCELLED, calls=[], jobs=_going_on(row, awaiting), cancelled=[])
+
+
 def _turned_down(row: LockedApproval, status: ApprovalStatus, what: str) -> ApprovalChange:
     asks = row.approval.tool_name == ASK_PERSON
     message = f"The question {what}" if asks else f"Approval of `{row.approval.tool_name}` {what}"

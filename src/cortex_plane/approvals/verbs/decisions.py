@@ -339,6 +339,17 @@ async def _expire(tx: Transaction, row: LockedApproval, actor: Actor) -> None:
     )  # fmt: skip
 
 
+async def withdraw_call(tx: Transaction, row: LockedApproval, call_id: UUID, actor: Actor, reason: str) -> None:
+    """Its agent took this call back: where no other waits for the same request, nobody is asked any more."""
+    request = row.approval
+    if (change := approval_rules.end_withdrawn(row, call_id)) is not None:
+        await write_change(
+            tx, row, change, actor, [{"type": "cancelled", "payload": {"reason": reason}}],
+            [Fact.of(actor, "approval_cancelled", approval=str(request.id), reason=reason)],
+            ("approval_cancelled", request.job_id, {"approval_id": str(request.id)}), reason=reason,
+        )  # fmt: skip
+
+
 async def _escalate(tx: Transaction, row: LockedApproval, actor: Actor) -> int:
     """One level up: more people may decide. The deadline stays."""
     request = row.approval

@@ -23,7 +23,6 @@ from cortex_plane.calls.verbs.external import (
     read_call,
     retry_under_session_lock,
     shown_call,
-    tool_digest,
 )
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
@@ -202,7 +201,7 @@ async def authorize_in(
 def _requested(draft: call_model.CallDraft) -> call_model.RequestedCall:
     arguments = canonical(draft.arguments)
     return call_model.RequestedCall(
-        id=new_id(), name=draft.tool, digest=tool_digest(draft), arguments=arguments,
+        id=new_id(), name=draft.tool, digest=draft.tool_digest, arguments=arguments,
         input_hash=hashlib.sha256(arguments).hexdigest(), read_only=draft.read_only, risk=draft.risk or UNDECLARED,
         declares_risk=draft.risk is not None, says=draft.says,
     )  # fmt: skip

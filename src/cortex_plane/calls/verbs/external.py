@@ -12,7 +12,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from cortex_plane.calls import store as calls_store
-from cortex_plane.calls.model import CallDraft, Ending, ExternalCall, ReportedUsage, advised
+from cortex_plane.calls.model import Ending, ExternalCall, ReportedUsage, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
 from cortex_plane.gates.verbs import session_gates, session_lifecycle
@@ -21,9 +21,7 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.jobs.verbs import steering
-from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, InvalidInput
-from cortex_plane.kernel.fields import UNDECLARED
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind
@@ -216,15 +214,6 @@ async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
 
 def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
     return advised(stored_call.call, is_sender=sender is not None and stored_call.sender == sender)
-
-
-def tool_digest(draft: CallDraft) -> str:
-    """Names what was declared: a standing approval, a grant and an edit are for exactly this."""
-    declaration = {
-        "name": draft.tool, "parameters": draft.parameters, "read_only": draft.read_only, "risk": draft.risk or UNDECLARED,
-        "on_uncertain": draft.on_uncertain, "timeout_seconds": draft.timeout_seconds,
-    }  # fmt: skip
-    return hashlib.sha256(canonical(declaration)).hexdigest()
 
 
 def doubt_hash_of(tool: str, input_hash: str, scope: str = "") -> bytes:

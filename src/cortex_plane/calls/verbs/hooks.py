@@ -27,7 +27,7 @@ from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.calls import CallDemand, authorize_in
-from cortex_plane.calls.verbs.external import doubt_hash_of, open_outside_session, read_call, tool_digest
+from cortex_plane.calls.verbs.external import doubt_hash_of, open_outside_session, read_call
 from cortex_plane.calls.verbs.outcomes import record_reported, settle_call
 from cortex_plane.db.database import Database
 from cortex_plane.jobs.model.effects import CallStatus
@@ -135,7 +135,7 @@ async def _join_waiting(db: Database, actor: Actor, session_id: UUID, draft: Cal
     request_hash = doubt_hash_of(draft.tool, input_hash.hexdigest(), scope)
     async with db.transaction(actor.org_id) as tx:
         waiting = await tx.row(
-            queries.find_waiting_call, session_id, actor.identity, request_hash, tool_digest(draft), input_hash.digest(), key
+            queries.find_waiting_call, session_id, actor.identity, request_hash, draft.tool_digest, input_hash.digest(), key
         )  # fmt: skip
     if waiting is not None:
         fact = facts_by(actor)("call_key_joined", call=str(waiting["call_id"]), tool=draft.tool, key=key)
