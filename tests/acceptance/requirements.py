@@ -488,6 +488,9 @@ REQUIREMENTS = [
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    # Adapters of Google ADK and Microsoft Agent Framework
+    _R("D.1010", "Google ADK: a confirmation that was answered too early is requested again, the model is asked when all calls of its answer have a"
+       " result, what a tool asks by itself stays its own, and changes of other callbacks are reported."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

@@ -30,10 +30,15 @@ class Turn:
 
 
 class Driver(Protocol):
+    session: str
+    """Its outside id."""
+
     async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn: ...
 
 
 class LangChainDriver:
+    session = THREAD
+
     def __init__(self, *, is_sync: bool) -> None:
         self._is_sync, self._saver = is_sync, InMemorySaver()
 
@@ -53,6 +58,8 @@ class LangChainDriver:
 
 
 class PydanticAiDriver:
+    session = THREAD
+
     def __init__(self) -> None:
         self._saved = b"[]"
 
@@ -72,9 +79,43 @@ class PydanticAiDriver:
         return Turn(run.output, [])
 
 
+class GoogleAdkDriver:
+    session = f"shop/customer-7/{THREAD}"
+
+    def __init__(self) -> None:
+        # These take a second to import, which other tests need not wait for.
+        from google.adk.sessions import InMemorySessionService
+
+        self._sessions = InMemorySessionService()
+
+    async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
+        from examples.frameworks.google_adk_parts import ScriptedModel
+        from google.adk.agents import Agent as AdkAgent
+        from google.adk.apps import App
+        from google.adk.runners import Runner
+        from google.adk.tools.function_tool import FunctionTool
+        from google.genai import types
+
+        from cortex_plane.client.google_adk import PlanePlugin
+
+        plugin = PlanePlugin(plane, agent="deployer", patience=0.2)
+        refund = FunctionTool(tool)
+        refund.name = "refund"
+        agent = AdkAgent(name="support", model=ScriptedModel(), tools=[refund])
+        app = App(name="shop", root_agent=agent, plugins=[plugin])
+        runner = Runner(app=app, session_service=self._sessions, auto_create_session=True)
+        message = None if prompt is None else types.UserContent(prompt)
+        turn = plugin.run(runner, user_id="customer-7", session_id=THREAD, new_message=message)
+        events = [event async for event in turn]
+        parts = [part for event in events if event.content for part in event.content.parts or []]
+        waits = await plugin.pending(runner, user_id="customer-7", session_id=THREAD)
+        return Turn(" ".join(part.text for part in parts if part.text), waits)
+
+
 def drivers() -> dict[str, Callable[[], Driver]]:
     return {
         "langchain": lambda: LangChainDriver(is_sync=False),
         "langchain-sync": lambda: LangChainDriver(is_sync=True),
         "pydantic-ai": PydanticAiDriver,
+        "google-adk": GoogleAdkDriver,
     }
