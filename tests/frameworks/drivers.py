@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -112,10 +113,35 @@ class GoogleAdkDriver:
         return Turn(" ".join(part.text for part in parts if part.text), waits)
 
 
+class AgentFrameworkDriver:
+    session = THREAD
+
+    def __init__(self) -> None:
+        self._saved = ""
+
+    async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
+        from agent_framework import Agent as MicrosoftAgent
+        from agent_framework import AgentSession, FunctionTool
+        from examples.frameworks.agent_framework_parts import ScriptedModel as MicrosoftModel
+
+        from cortex_plane.client import agent_framework as adapter
+
+        middleware = adapter.plane_middleware(plane, agent="deployer", patience=0.2)
+        refund = FunctionTool(name="refund", description="Pay back.", func=tool)
+        agent = MicrosoftAgent(MicrosoftModel(), name="support", tools=[refund], middleware=middleware)
+        session = AgentSession(session_id=THREAD)
+        if self._saved:
+            session = AgentSession.from_dict(json.loads(self._saved))
+        response = await agent.run(adapter.next_turn(session, prompt), session=session)
+        self._saved = json.dumps(session.to_dict())
+        return Turn(response.text, adapter.pending(session))
+
+
 def drivers() -> dict[str, Callable[[], Driver]]:
     return {
         "langchain": lambda: LangChainDriver(is_sync=False),
         "langchain-sync": lambda: LangChainDriver(is_sync=True),
         "pydantic-ai": PydanticAiDriver,
         "google-adk": GoogleAdkDriver,
+        "agent-framework": AgentFrameworkDriver,
     }
