@@ -32,9 +32,16 @@ from cortex_plane.client.agent_framework import next_turn, pending, plane_middle
 from cortex_plane.kernel.errors import InvalidInput
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
-from tests.fixtures.people import World
+from tests.fixtures.people import World, apply_policies
 
 __all__ = ["careful", "plane", "server"]
+
+
+ONE_ASKS = """
+policies:
+  - {name: ask, target: "second", effect: requires_approval}
+  - {name: rest, target: "*", effect: allow}
+"""
 
 
 class OneAnswer(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient[Any]):
@@ -139,6 +146,31 @@ async def test_a_denial_reaches_the_model_and_siblings_that_ran_are_not_run_agai
     assert ran == [waiting["arguments"]["n"]]
     assert "not this one" in text
     assert f"paid {ran[0]}" in text
+
+
+@pytest.mark.proves("D.1011")
+async def test_what_ran_beside_a_call_that_waits_is_not_run_again(plane: Client, world: World) -> None:
+    await apply_policies(world.db, world.admin.actor, ONE_ASKS)
+    ran: list[str] = []
+
+    @tool
+    def first() -> str:
+        ran.append("first")
+        return "first done"
+
+    @tool
+    def second() -> str:
+        ran.append("second")
+        return "second done"
+
+    talk = Conversation(plane, [first, second], [("first", {}), ("second", {})])
+    await talk.turn("Begin")
+    assert (ran, [wait["tool"] for wait in pending(talk.session)]) == (["first"], ["second"])
+    await decide_soon(world)
+    text = await talk.turn()
+    assert ran == ["first", "second"]
+    assert "first done" in text
+    assert "second done" in text
 
 
 @pytest.mark.proves("D.1011")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 from google.adk.agents import Agent
-from google.adk.apps import App
+from google.adk.apps import App, ResumabilityConfig
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -23,10 +24,15 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.google_adk import CONFIRMATION, PlanePlugin
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
-from tests.fixtures.people import World
+from tests.fixtures.people import World, apply_policies
 
 __all__ = ["careful", "plane", "server"]
 
+ONE_ASKS = """
+policies:
+  - {name: ask, target: "second", effect: requires_approval}
+  - {name: rest, target: "*", effect: allow}
+"""
 KEYS: Any = {"user_id": "customer-7", "session_id": "thread 1"}
 
 
@@ -56,16 +62,27 @@ class OneCall(BaseLlm):
 class Conversation:
     """An agent of ADK with its saved sessions, made anew for each turn."""
 
-    def __init__(self, plane: Client, tools: list[Any], calls: list[tuple[str, dict[str, Any]]], **more: Any) -> None:
+    def __init__(
+        self,
+        plane: Client,
+        tools: list[Any],
+        calls: list[tuple[str, dict[str, Any]]],
+        *,
+        is_resumable: bool = False,
+        **more: Any,
+    ) -> None:
         self.model, self.sessions = OneCall(calls=calls), InMemorySessionService()
+        self.sub_agent: Callable[[], Agent] | None = None
+        self._resumability = ResumabilityConfig(is_resumable=True) if is_resumable else None
         self._plane, self._tools, self._more = plane, tools, more
 
     def plugin(self) -> PlanePlugin:
         return PlanePlugin(self._plane, agent="deployer", patience=0.2)
 
     def runner(self, plugin: PlanePlugin) -> Runner:
-        agent = Agent(name="support", model=self.model, tools=self._tools, **self._more)
-        app = App(name="shop", root_agent=agent, plugins=[plugin])
+        sub_agents: Any = [self.sub_agent()] if self.sub_agent else []
+        agent = Agent(name="support", model=self.model, tools=self._tools, sub_agents=sub_agents, **self._more)
+        app = App(name="shop", root_agent=agent, plugins=[plugin], resumability_config=self._resumability)
         return Runner(app=app, session_service=self.sessions, auto_create_session=True)
 
     async def turn(self, message: types.Content | None = None) -> str:
@@ -114,6 +131,35 @@ async def test_the_model_is_asked_again_only_when_all_calls_of_its_answer_have_a
     assert "not this one" in text
     assert f"paid {ran[0]}" in text
     assert len(ran) == 1
+
+
+@pytest.mark.proves("D.1010")
+@pytest.mark.filterwarnings("ignore:.*ResumabilityConfig:UserWarning")
+@pytest.mark.parametrize("is_resumable", [False, True])
+async def test_a_sub_agent_goes_on_beside_a_call_that_ran(plane: Client, world: World, is_resumable: bool) -> None:
+    await apply_policies(world.db, world.admin.actor, ONE_ASKS)
+    ran: list[str] = []
+
+    def first() -> str:
+        ran.append("first")
+        return "first done"
+
+    def second() -> str:
+        ran.append("second")
+        return "second done"
+
+    talk = Conversation(plane, [], [("transfer_to_agent", {"agent_name": "payer"})], is_resumable=is_resumable)
+    talk.sub_agent = functools.partial(
+        Agent, name="payer", model=OneCall(calls=[("first", {}), ("second", {})]), tools=[first, second]
+    )
+    await talk.turn(BEGIN)
+    assert (ran, [wait["tool"] for wait in await talk.pending()]) == (["first"], ["second"])
+    assert await talk.turn() == ""
+    await decide_soon(world)
+    text = await talk.turn()
+    assert ran == ["first", "second"]
+    assert "first done" in text
+    assert "second done" in text
 
 
 @pytest.mark.proves("D.1010")

@@ -4,7 +4,7 @@
     response = await agent.run(next_turn(session, prompt), session=session)
     save(session.to_dict())
 
-The session is the `AgentSession` and the key is the id of the call, so a resume in any process asks about the same call. A resume answers
+The session is the `AgentSession` and the key is the framework's id of the call, so a resume in any process asks about the same call. A resume answers
 each request of the plane, which decides nothing: the plane is asked again before the tool runs.
 """
 
@@ -104,8 +104,8 @@ class _Authorization(FunctionMiddleware):
         self._adapter = adapter
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        function, session, call_id = context.function, context.session, context.metadata.get("call_id")
-        if session is None or call_id is None:
+        function, session, key = context.function, context.session, _key(context)
+        if session is None or key is None:
             raise MiddlewareFailure(f"The plane cannot tell calls of `{function.name}` apart without session and id.")
         options = self._adapter.options(function.name, function.parameters())
         arguments = _arguments(context)
@@ -114,10 +114,10 @@ class _Authorization(FunctionMiddleware):
             context.result = faults
             return
         calls = self._adapter.calls(session.session_id)
-        answer = await calls.authorize(function.name, arguments, call_id, options)
+        answer = await calls.authorize(function.name, arguments, key, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
-                context.result = _request(context, answer)
+                context.result = _request(context, answer, key)
             case Advice.USE:
                 stored = answer.result if answer.reason is None else answer.reason
                 context.result = _with_note(_from_stored(stored), answer)
@@ -185,14 +185,19 @@ def _arguments(context: FunctionInvocationContext) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
-def _request(context: FunctionInvocationContext, answer: PlaneAnswer) -> Content:
+def _key(context: FunctionInvocationContext) -> str | None:
+    """The framework's own id, where it has one: some providers begin to count their ids of calls anew with each answer."""
+    metadata = context.metadata
+    key: str | None = metadata.get("function_call_occurrence_id", metadata.get("call_id"))
+    return key
+
+
+def _request(context: FunctionInvocationContext, answer: PlaneAnswer, key: str) -> Content:
     """It keeps the arguments of the model, to which the framework compares those of the answer."""
-    call_id = context.metadata["call_id"]
-    id = context.metadata.get("function_call_occurrence_id", call_id)
-    call = Content.from_function_call(call_id, context.function.name, arguments=_arguments(context), id=id)
-    return Content.from_function_approval_request(
-        id, call, additional_properties={_ASKED_BY: _PLANE, **describe_wait(answer)}
-    )
+    name, call_id = context.function.name, context.metadata["call_id"]
+    call = Content.from_function_call(call_id, name, arguments=_arguments(context), id=key)
+    properties = {_ASKED_BY: _PLANE, **describe_wait(answer)}
+    return Content.from_function_approval_request(key, call, additional_properties=properties)
 
 
 def _is_request(value: Any) -> bool:

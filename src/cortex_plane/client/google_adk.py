@@ -178,10 +178,11 @@ class PlanePlugin(BasePlugin):
 
     def _hold_model_back(self, tool_context: ToolContext) -> None:
         """Other calls of the same answer may still wait. The model is asked when all of them have a result."""
-        answered = _last_answered(tool_context.session.events)
-        if any(
-            request.id not in answered or request.is_used_up for request in _find_requests(tool_context.session.events)
-        ):
+        events = tool_context.session.events
+        siblings = _find_siblings(events, tool_context.function_call_id)
+        requests = [request for request in _find_requests(events) if request.call["id"] in siblings]
+        answered = _last_answered(events)
+        if any(request.id not in answered or request.is_used_up for request in requests):
             tool_context.actions.skip_summarization = True
 
     async def _look_at(self, request: _Request) -> _State:
@@ -290,6 +291,15 @@ def _find_requests(events: list[Event]) -> list[_Request]:
                     confirmation = again.model_dump(by_alias=True, exclude_none=True)
                     requests[request.call["id"]] = replace(request, confirmation=confirmation, is_used_up=True)
     return list(requests.values())
+
+
+def _find_siblings(events: list[Event], call_id: str | None) -> set[str | None]:
+    """The ids of all calls of one answer of the model."""
+    for event in reversed(events):
+        ids = {call.id for call in event.get_function_calls()}
+        if call_id in ids:
+            return ids
+    return set()
 
 
 def _last_answered(events: list[Event]) -> set[str]:
