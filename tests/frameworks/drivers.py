@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,10 +31,15 @@ class Turn:
 
 
 class Driver(Protocol):
+    session: str
+    """Its outside id."""
+
     async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn: ...
 
 
 class LangChainDriver:
+    session = THREAD
+
     def __init__(self, *, is_sync: bool) -> None:
         self._is_sync, self._saver = is_sync, InMemorySaver()
 
@@ -53,6 +59,8 @@ class LangChainDriver:
 
 
 class PydanticAiDriver:
+    session = THREAD
+
     def __init__(self) -> None:
         self._saved = b"[]"
 
@@ -72,9 +80,68 @@ class PydanticAiDriver:
         return Turn(run.output, [])
 
 
+class GoogleAdkDriver:
+    session = f"shop/customer-7/{THREAD}"
+
+    def __init__(self) -> None:
+        # These take a second to import, which other tests need not wait for.
+        from google.adk.sessions import InMemorySessionService
+
+        self._sessions = InMemorySessionService()
+
+    async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
+        from examples.frameworks.google_adk_parts import ScriptedModel
+        from google.adk.agents import Agent as AdkAgent
+        from google.adk.apps import App
+        from google.adk.runners import Runner
+        from google.adk.tools.function_tool import FunctionTool
+        from google.genai import types
+
+        from cortex_plane.client.google_adk import PlanePlugin
+
+        plugin = PlanePlugin(plane, agent="deployer", patience=0.2)
+        refund = FunctionTool(tool)
+        refund.name = "refund"
+        agent = AdkAgent(name="support", model=ScriptedModel(), tools=[refund])
+        app = App(name="shop", root_agent=agent, plugins=[plugin])
+        runner = Runner(app=app, session_service=self._sessions, auto_create_session=True)
+        message = None if prompt is None else types.UserContent(prompt)
+        turn = plugin.run(runner, user_id="customer-7", session_id=THREAD, new_message=message)
+        events = [event async for event in turn]
+        parts = [part for event in events if event.content for part in event.content.parts or []]
+        waits = await plugin.pending(runner, user_id="customer-7", session_id=THREAD)
+        return Turn(" ".join(part.text for part in parts if part.text), waits)
+
+
+class AgentFrameworkDriver:
+    session = THREAD
+
+    def __init__(self) -> None:
+        self._saved = ""
+
+    async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
+        from agent_framework import Agent as MicrosoftAgent
+        from agent_framework import AgentSession, FunctionTool
+        from examples.frameworks.agent_framework_parts import ScriptedModel as MicrosoftModel
+
+        from cortex_plane.client import agent_framework as adapter
+
+        middleware = adapter.plane_middleware(plane, agent="deployer", patience=0.2)
+        refund = FunctionTool(name="refund", description="Pay back.", func=tool)
+        agent = MicrosoftAgent(MicrosoftModel(), name="support", tools=[refund], middleware=middleware)
+        session = AgentSession(session_id=THREAD)
+        if self._saved:
+            session = AgentSession.from_dict(json.loads(self._saved))
+        response = await agent.run(adapter.next_turn(session, prompt), session=session)
+        self._saved = json.dumps(session.to_dict())
+        return Turn(response.text, adapter.pending(session))
+
+
 def drivers() -> dict[str, Callable[[], Driver]]:
     return {
         "langchain": lambda: LangChainDriver(is_sync=False),
         "langchain-sync": lambda: LangChainDriver(is_sync=True),
         "pydantic-ai": PydanticAiDriver,
+        "google-adk": GoogleAdkDriver,
+        "agent-framework": AgentFrameworkDriver,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -94,12 +95,14 @@ async def test_outcomes_are_reported_and_tokens_counted(
             raise OSError("The line broke.")
         return f"{order}: {cents}"
 
-    assert "A-1: 500" in (await new_driver().run(plane, refund, "Refund A-1")).text
+    driver = new_driver()
+    assert "A-1: 500" in (await driver.run(plane, refund, "Refund A-1")).text
     for order in ("A-2", "A-3"):
-        with pytest.raises((ToolError, OSError)):
+        # Some frameworks raise it, and some give it to the model.
+        with suppress(ToolError, OSError):
             await new_driver().run(plane, refund, f"Refund {order}")
     assert [call.status for call in await ledger(world)] == ["completed", "failed", "uncertain"]
-    assert [session.outside_id async for session in plane.sessions.list(outside_id=THREAD)] == [THREAD]
+    assert [session.outside_id async for session in plane.sessions.list()] == [driver.session]
     (usage,) = [row async for row in plane.usage.list()]
     assert usage.prompt_tokens > 0
 

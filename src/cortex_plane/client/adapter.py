@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.client.authorization import PATIENCE_SECONDS, PLAIN, Advice, PlaneAnswer, PlaneCalls, ToolOptions
+from cortex_plane.kernel.schemas import Unusable, compiled, faults
 
 if TYPE_CHECKING:
     from cortex_plane.client.client import Client
@@ -76,3 +78,22 @@ def describe_stop(answer: PlaneAnswer) -> str:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def as_json(result: Any) -> Any:
+    """What a tool returned, as the plane stores it."""
+    try:
+        return to_jsonable_python(result)
+    except PydanticSerializationError:
+        return result  # The report says that it could not be kept.
+
+
+def find_faults(parameters: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> str | None:
+    """For the model, what is wrong with the arguments. Nobody is asked about a call that cannot run."""
+    if parameters is None:
+        return None
+    try:
+        found = faults(compiled(dict(parameters)), dict(arguments))
+    except Unusable:
+        return None  # The plane says what is wrong with the schema.
+    return f"The arguments are not valid. Correct them and call it again: {'; '.join(found)}" if found else None

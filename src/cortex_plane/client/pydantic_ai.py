@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
-from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait
+from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.kernel.errors import InvalidInput, extra
@@ -48,7 +48,6 @@ with extra("pydantic-ai"):
         ToolReturnPart,
     )
     from pydantic_ai.models import ModelRequestContext
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 if TYPE_CHECKING:
     from cortex_plane.client.guarding import Answers
@@ -126,7 +125,7 @@ class PlaneCapability(AbstractCapability[Any]):
         except BaseException as error:
             await calls.raised(answer, error)
             raise
-        await calls.completed(answer, _as_json(result.return_value if isinstance(result, ToolReturn) else result))
+        await calls.completed(answer, as_json(result.return_value if isinstance(result, ToolReturn) else result))
         return _with_note(result, answer)
 
     async def after_model_request(
@@ -185,13 +184,6 @@ async def _validated(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnsw
         if outcome.validated_args is not None:
             return outcome.validated_args
     raise ToolFailed(f"An approver changed the arguments to some that the tool does not take: {answer.arguments}")
-
-
-def _as_json(result: Any) -> Any:
-    try:
-        return to_jsonable_python(result)
-    except PydanticSerializationError:
-        return result  # The report says that it could not be kept.
 
 
 def _with_note(result: Any, answer: PlaneAnswer) -> Any:
