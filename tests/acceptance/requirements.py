@@ -488,6 +488,11 @@ REQUIREMENTS = [
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    _R("D.1000", "The adapter of the OpenAI Agents SDK runs a call only as the plane says, also where the framework calls it approved; a"
+       " failure that the model reads as text is reported as one."),
+    _R("D.1001", "Agents that are handed over to and agents as tools ask too; a call whose subagent waits is parked, and goes on in any process."),
+    _R("D.1002", "Tools of MCP servers ask, copies of an agent stay behind the plane, and tools that the plane would not see are an error at"
+       " the start."),
     # Adapters of Google ADK and Microsoft Agent Framework
     _R("D.1010", "Google ADK: a confirmation that was answered too early is requested again, the model is asked when all calls of its answer have a"
        " result, what a tool asks by itself stays its own, and changes of other callbacks are reported."),

@@ -37,6 +37,7 @@ BASE = names(PROJECT["dependencies"])
 ADAPTERS = {
     "langchain": "langchain",
     "pydantic_ai": "pydantic-ai",
+    "openai_agents": "openai-agents",
     "google_adk": "google-adk",
     "agent_framework": "agent-framework",
 }

@@ -157,7 +157,14 @@ class _Dialogues:
         self._used: str | None = None
 
     def authorize(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        key: str,
+        tool: ToolOptions,
+        says: str | None,
+        *,
+        only_looks: bool = False,
     ) -> dialogues.Dialogue:
         refuse = functools.partial(PlaneAnswer, tool=name, arguments={})
         try:
@@ -169,7 +176,7 @@ class _Dialogues:
             refuse = functools.partial(refuse, arguments=dict(arguments))
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
-            return (yield from self._ask(plane_name, arguments, key, tool, says))
+            return (yield from self._ask(plane_name, arguments, key, tool, says, only_looks))
         except Exception as error:
             return _refused(refuse, name, error)
 
@@ -181,7 +188,7 @@ class _Dialogues:
             return _refused(functools.partial(PlaneAnswer, tool=name, arguments={}), name, error)
 
     def _ask(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None, only_looks: bool
     ) -> dialogues.Dialogue:
         exact = canonical(dict(arguments))
         check_json(orjson.loads(exact), name, MAX_OBJECT_BYTES)
@@ -194,7 +201,7 @@ class _Dialogues:
             "parameters": None if tool.parameters is None else dict(tool.parameters),
         }  # fmt: skip
         draft |= {field: value for field, value in others.items() if value is not None}
-        invocation = self._invocation(draft, tool.wait)
+        invocation = self._invocation(draft, tool.wait, only_looks=only_looks)
         try:
             call = yield from self._ask_in_session(invocation)
         except Unavailable as error:
@@ -229,7 +236,7 @@ class _Dialogues:
         self._used = invocation.session_id
         return call
 
-    def _invocation(self, draft: dict[str, Any], wait: float) -> dialogues.Invocation:
+    def _invocation(self, draft: dict[str, Any], wait: float, *, only_looks: bool = False) -> dialogues.Invocation:
         session = functools.partial(self.lines.outside_session, self.agent, self.outside_id)
         return dialogues.Invocation(
             session=session,
@@ -238,6 +245,7 @@ class _Dialogues:
             patience=self._patience,
             answers=self._answers,
             plane_url=self.lines.url,
+            only_looks=only_looks,
         )
 
     def report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> dialogues.Dialogue:
@@ -277,7 +285,7 @@ def _answer_of(call: dict[str, Any], url: str, parks: bool) -> PlaneAnswer:
     )  # fmt: skip
     reason = call["reason"]
     match call["next"]:
-        case "run":
+        case "run" | "begin":
             return answer(next=Advice.RUN)
         case "use":
             try:
@@ -335,6 +343,16 @@ class PlaneCalls:
     async def resume(self, name: str, call_id: str) -> PlaneAnswer:
         """May a call that was asked about before, maybe by another process, run now? ``name`` is the plane's name of its tool."""
         answer: PlaneAnswer = await self._drive(self._dialogues.resume(name, call_id))
+        return answer
+
+    async def look(
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
+    ) -> PlaneAnswer:
+        """What `authorize` would answer. People are asked and nothing begins: where the answer is `RUN`, `authorize` comes before the tool.
+        For frameworks that ask in one place and run in another."""
+        answer: PlaneAnswer = await self._drive(
+            self._dialogues.authorize(name, arguments, key, tool, says, only_looks=True)
+        )
         return answer
 
     async def run(self, answer: PlaneAnswer, function: Callable[..., Awaitable[T]]) -> T:
