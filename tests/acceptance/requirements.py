@@ -951,6 +951,12 @@ REQUIREMENTS = [
        " became of it, whoever dies meanwhile."),
     _R("D.894", "A process that dies while it sends a long answer repeats one message of it at most, and none where the vendor knows it again."),
     _R("D.895", "What people wrote to the app in direct messages on Slack while the plane was away is read from the history, once, in both modes."),
+    _R("D.1040", "Streams of gRPC that catch up read in the turns of their org, few of an org at a time, and a reader that leaves keeps no place."),
+    _R("D.1041", "On SIGTERM the doors of HTTP and gRPC end together: no call begins, those under way finish, and streams end with a status that"
+       " says so."),
+    _R("D.1042", "gRPC is served on the port that the settings say, or the process says that it cannot; only `cortex up` takes another one, and"
+       " prints it."),
+    _R("D.1043", "Each field of `RequestApproval` that asks for looser terms than the policy's changes none of them."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

@@ -17,7 +17,7 @@ from tests.budgets.operations import OPERATIONS
 
 ROOT = Path(__file__).parent.parent.parent
 Measured = dict[str, dict[str, Any]]
-MOST_FILES = {"step_with_effect": 28, "decision_over_http": 15, "policy_apply": 15}
+MOST_FILES = {"step_with_effect": 28, "decision_over_http": 14, "policy_apply": 15}
 """Of the package, whose functions run. `python -m scripts.layout --trace` prints them."""
 OF_THE_DATABASE = [count for count in COUNTS if count != "python_calls"]
 

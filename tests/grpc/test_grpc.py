@@ -24,7 +24,6 @@ from cortex_plane.grpc import server as grpc_server
 from cortex_plane.grpc.upsquad.governance.v1 import approval_pb2, governance_pb2
 from cortex_plane.grpc.upsquad.runtime.v1 import lifecycle_pb2
 from cortex_plane.jobs.model.effects import CallStatus
-from cortex_plane.kernel import in_flight
 from cortex_plane.kernel.ids import new_id
 from cortex_plane.policies.model.policies import Template
 from cortex_plane.proof import store as proof_store
@@ -33,7 +32,7 @@ from cortex_plane.sessions.verbs import event_reader
 from cortex_plane.sessions.verbs import sessions as session_verbs
 from cortex_plane.tenancy.model.access import Fact
 from cortex_plane.tenancy.model.orgs import Role
-from cortex_plane.tenancy.verbs import keys
+from cortex_plane.tenancy.verbs import frame, keys
 from cortex_plane.tenancy.verbs.frame import RequestRates
 from grpc import aio
 from tests.fixtures import external_gates
@@ -204,10 +203,6 @@ async def test_terms_of_a_request_only_tighten(world: World, client: Client) -> 
     assert (card.required_clearance, card.template, card.agent_says) == (2, Template.CRITICAL_PATH, "why: It is large.")
     assert card.deadline is not None
     assert 590 <= (card.deadline - card.requested_at).total_seconds() <= 600
-    loose = approval_pb2.RequestApprovalRequest(
-        session_id=session, tool_name="refunds.create", args=ARGS, required_clearance=0
-    )
-    loose.deadline.FromSeconds(4_000_000_000)
     for fields, code, reason in (
         ({"tool_name": "orders.list"}, "FAILED_PRECONDITION", "approval_not_needed"),
         ({"tool_name": "mail.send", "required_clearance": 1}, "PERMISSION_DENIED", "call_denied"),
@@ -218,7 +213,66 @@ async def test_terms_of_a_request_only_tighten(world: World, client: Client) -> 
             )
         )
         assert (refusal.code, refusal.reason) == (code, reason)
-    assert (await refused(client.call(client.approvals.RequestApproval, loose))).fields == ["deadline"]
+    far = approval_pb2.RequestApprovalRequest(session_id=session, tool_name="refunds.create", args=ARGS)
+    far.deadline.FromSeconds(4_000_000_000)
+    assert (await refused(client.call(client.approvals.RequestApproval, far))).fields == ["deadline"]
+
+
+STRICT = """
+policies:
+  - name: wires
+    target: "wires.*"
+    effect: requires_approval
+    template: full_pipeline
+    approvers: {roles: [approver, admin]}
+    clearance: 2
+    timeout: 30m
+    channels: [email]
+"""
+
+
+LOOSER_AND_STRICTER: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"required_clearance": 1}, {}),
+    ({"required_clearance": 3}, {"required_clearance": 3}),
+    ({"template": Template.DEV_ONLY}, {}),
+    ({"template": Template.CRITICAL_PATH}, {"template": "critical_path"}),
+    ({"channels": ["email", "slack", "webhook"]}, {}),
+    ({"channels": ["slack"]}, {"channels": []}),
+    ({"deadline": 7200}, {}),
+    ({"deadline": 600}, {"seconds": 600}),
+]
+"""Fields of a request, and what they change of the terms that the policy says."""
+
+
+@pytest.mark.proves("D.1043")
+async def test_a_field_of_a_request_never_loosens_what_the_policy_says(world: World, client: Client) -> None:
+    """Each alone: the looser one changes nothing, in whatever it would loosen besides."""
+    await world.person(Role.APPROVER, name="Val", clearance=3)
+    await apply_policies(world.db, world.admin.actor, STRICT)
+    session, ids, terms = await opened(world), [], []
+    for number, (fields, _) in enumerate(LOOSER_AND_STRICTER):
+        fields = dict(fields)
+        seconds = fields.pop("deadline", 0)
+        request = approval_pb2.RequestApprovalRequest(
+            session_id=session, tool_name="wires.send", args=b'{"n": %d}' % number, **fields
+        )
+        if seconds:
+            request.deadline.GetCurrentTime()
+            request.deadline.seconds += seconds
+        ids.append(UUID((await client.call(client.approvals.RequestApproval, request)).approval_id))
+    async with world.db.transaction(world.org_id) as tx:
+        rows = await tx.rows(
+            "select required_clearance, template, channels, self_approval, approvers, standing, escalations,"
+            " extract(epoch from deadline - requested_at)::float8 as seconds from approval_request where id = any ($1)"
+            " order by id", ids,
+        )  # fmt: skip
+    terms = [dict(row) for row in rows]
+    strict = {**terms[0], "required_clearance": 2, "template": "full_pipeline", "channels": ["email"], "seconds": 1800}
+    for (fields, changes), row in zip(LOOSER_AND_STRICTER, terms, strict=True):
+        expected = strict | changes
+        expected["seconds"] = pytest.approx(expected["seconds"], abs=2)
+        assert row == expected, fields
 
 
 @pytest.mark.proves("S4.40")
@@ -597,7 +651,7 @@ async def test_nobody_without_a_key_closes_the_port_and_a_reader_who_stalls_keep
         session = await opened(world)
         large = (await asked(client, session, args=b'{"text": "' + b"x" * 200_000 + b'"}')).approval_id
         get = approval_pb2.GetApprovalRequest(approval_id=large).SerializeToString()
-        monkeypatch.setattr(in_flight, "MOST_OF_ONE", 3)
+        monkeypatch.setattr(frame, "MOST_OF_ONE", 3)
         small_window = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1000)]
         async with aio.insecure_channel(door.address, options=small_window) as lazy:
             read: Any = lazy.unary_stream("/upsquad.governance.v1.ApprovalService/GetApproval")

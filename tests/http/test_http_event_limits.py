@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 
 from cortex_plane.http import streams as streaming
 from cortex_plane.http.streams import stream
-from cortex_plane.kernel import in_flight
 from cortex_plane.kernel.errors import NotFound, TooMany, Unauthenticated, Unavailable
-from cortex_plane.kernel.in_flight import OpenStreams
 from cortex_plane.sessions.verbs import event_reader, events
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs import frame
+from cortex_plane.tenancy.verbs.frame import OpenStreams
 from tests.fixtures.people import World
 from tests.fixtures.streams import append, reading, serving
 from tests.http.test_http_events import a_session, ids_in, until
@@ -49,8 +49,8 @@ async def test_a_reader_that_takes_nothing_is_given_up(world: World, monkeypatch
 async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serves(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "MOST_OF_ONE", 2)
-    monkeypatch.setattr(in_flight, "MOST_OF_ALL", 3)
+    monkeypatch.setattr(frame, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(frame, "MOST_OF_ALL", 3)
     path = f"/v1/sessions/{await a_session(world)}/events"
     bob, eve = await world.person(Role.OPERATOR, name="Bob"), await world.person(Role.OPERATOR, name="Eve")
     async with serving(world.db) as plane, httpx.AsyncClient(base_url=plane.url, trust_env=False) as http:
@@ -78,13 +78,13 @@ async def test_one_caller_has_so_many_streams_and_a_process_no_more_than_it_serv
 
 
 def test_what_was_refused_counts_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(frame, "MOST_OF_ONE", 1)
     streams = OpenStreams()
     ended = streams.open(world.admin.actor.identity, world.admin.actor.org_id)
     for _ in range(3):
         with pytest.raises(TooMany):
             streams.open(world.admin.actor.identity, world.admin.actor.org_id)
-    monkeypatch.setattr(in_flight, "MOST_OF_ALL", 1)
+    monkeypatch.setattr(frame, "MOST_OF_ALL", 1)
     with pytest.raises(Unavailable):
         streams.open(world.service.actor.identity, world.service.actor.org_id)
     ended()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cortex_plane.kernel.in_flight import SharedReads
+from cortex_plane.tenancy.verbs.frame import SharedReads
 
 
 class Source:

@@ -23,7 +23,9 @@ from cortex_plane.http.app import Api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.kernel.errors import TooMany, Unavailable
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.in_flight import (
+from cortex_plane.main.api_process import create_app
+from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs.frame import (
     AFTER_OTHERS,
     AFTER_SECONDS,
     BESIDE_OTHERS,
@@ -36,8 +38,6 @@ from cortex_plane.kernel.in_flight import (
     leave,
     others_wait,
 )
-from cortex_plane.main.api_process import create_app
-from cortex_plane.tenancy.model.orgs import Role
 from tests.approvals.test_http_approvals import Door
 from tests.conftest import Urls
 from tests.fixtures.approvals import Shipping, ship, waiting

@@ -20,9 +20,9 @@ from cortex_plane.http import streams as downloads
 from cortex_plane.http.app import framed
 from cortex_plane.kernel.errors import Conflict, Forbidden, NotFound, Unavailable
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.in_flight import RequestLimits
 from cortex_plane.proof.verbs import audit
 from cortex_plane.tenancy.model.orgs import Role
+from cortex_plane.tenancy.verbs.frame import RequestLimits
 from tests.fixtures.exports import lines, verdict
 from tests.fixtures.people import Person, World
 from tests.fixtures.sockets import served

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -181,7 +182,7 @@ class ApprovalDoor(ApprovalServiceServicer):
         caller = current_caller()
         caller.require_own(org_id=request.org_id)
         after = FeedCursor.parse(request.after) if request.after else None
-        look = await _look(caller, after)
+        look = await finish(_changes(caller, after))
         caller.wait()
         with caller.door.feed.approvals(caller.actor.org_id) as live:
             # Not behind what this look found: that is not sent yet.
@@ -201,12 +202,12 @@ class ApprovalDoor(ApprovalServiceServicer):
                     yield _alive(look.cursor)
                 if not look.more:
                     await live.take(min(POLL_SECONDS, max(0.0, due - time.monotonic())))
-                look = await _look(caller, look.cursor)
+                look = await caller.read(functools.partial(_changes, caller, look.cursor))
         raise dropped("slow_reader" if live.overflowed else "shutdown")
 
 
-async def _look(caller: GrpcCaller, cursor: FeedCursor | None) -> ApprovalChanges:
-    return await finish(approval_feed.changes_of_approvals(caller.door.db, caller.actor, cursor))
+async def _changes(caller: GrpcCaller, cursor: FeedCursor | None) -> ApprovalChanges:
+    return await approval_feed.changes_of_approvals(caller.door.db, caller.actor, cursor)
 
 
 def _alive(cursor: FeedCursor) -> approval_pb2.WatchApprovalsResponse:

@@ -10,11 +10,11 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -26,12 +26,13 @@ from cortex_plane.db.database import Database
 from cortex_plane.grpc.problems import CODES, DETAILS, refusal_of
 from cortex_plane.kernel.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, new_id
-from cortex_plane.kernel.in_flight import InFlight, OpenStreams, SharedReads, leave
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs import frame
-from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.frame import InFlight, OpenStreams, RequestRates, SharedReads, StreamReads, leave
 from grpc import aio
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -61,6 +62,7 @@ class DoorState:
     in_flight: InFlight
     streams: OpenStreams
     callers: SharedReads[tuple[str, str | None], Actor]
+    reads: StreamReads
     count_call: Callable[[str, str, float], None]
     """A call that ended: its method, its status, its seconds."""
     count_rejected_key: Callable[[str], None]
@@ -85,6 +87,10 @@ class GrpcCaller:
     def wait(self) -> None:
         """From now on the call only waits: it gives its turn to others."""
         leave(self.state)
+
+    async def read(self, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a call reads that has given its turn to others: it takes another one for it."""
+        return await self.door.reads.run(self.actor.org_id, verb)
 
     def require_own(self, **values: UUID | str | int | None) -> None:
         """Refuse a field that says other than the credential."""

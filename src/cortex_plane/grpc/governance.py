@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 from grpc.aio import ServicerContext
 
-from cortex_plane.approvals.model.approvals import ApprovalStatus
+from cortex_plane.approvals.model.approvals import Approval, ApprovalStatus
 from cortex_plane.approvals.verbs import approvals
 from cortex_plane.calls.model import MAX_WAIT, CallDraft, ExternalCall, Next, OutcomeDraft
 from cortex_plane.calls.verbs import calls, outcomes
@@ -183,13 +183,17 @@ def _answer(call: ExternalCall) -> governance_pb2.CheckResponse:
     )
 
 
-async def _wait_for_decision(caller: GrpcCaller, id: UUID, seconds: float) -> Any:
+async def _wait_for_decision(caller: GrpcCaller, id: UUID, seconds: float) -> Approval:
     ends = time.monotonic() + seconds
+
+    async def read() -> Approval:
+        return (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
+
     caller.wait()
     with caller.door.feed.approvals(caller.actor.org_id) as live:
         while True:
             # Read again now that nothing new can be missed.
-            approval = (await approvals.get_approval(caller.door.db, caller.actor, id)).approval
+            approval = await caller.read(read)
             left = ends - time.monotonic()
             if approval.status is not ApprovalStatus.PENDING or left <= 0 or live.closed:
                 return approval

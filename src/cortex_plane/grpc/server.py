@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ MAX_CALLS = 4000
 PING_SECONDS = 60
 """So often an idle connection is asked whether its client is there."""
 
+GRACE_SECONDS = 5.0
+"""What calls under way get to finish, as requests of HTTP do."""
 IDLE_SECONDS = 300
 """So long a connection may be open without a call."""
 
@@ -52,6 +55,7 @@ class GrpcServer:
         self._options = dict(options)
         self._frame = CallFrame(door)
         self._server: aio.Server | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._health = health.HealthServicer()
         self.address = ""
 
@@ -75,9 +79,17 @@ class GrpcServer:
         for name in ("", *SERVICES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    async def stop(self, grace_seconds: float) -> None:
-        """No new calls; those under way get a moment to finish. The feed has ended the streams before."""
-        if self._server is not None:
-            await self._health.enter_graceful_shutdown()
-            self._frame.close()
-            await self._server.stop(grace_seconds)
+    def begin_stop(self) -> None:
+        """No new calls; those under way get a moment to finish. The feed ends the streams. Safe to call more than once."""
+        if self._stopping is None and self._server is not None:
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(self._server))
+
+    async def stop(self) -> None:
+        self.begin_stop()
+        if self._stopping is not None:
+            await self._stopping
+
+    async def _stop(self, server: aio.Server) -> None:
+        await self._health.enter_graceful_shutdown()
+        self._frame.close()
+        await server.stop(GRACE_SECONDS)

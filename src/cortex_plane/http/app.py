@@ -26,14 +26,21 @@ from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.routes import BINDINGS, openapi_document
 from cortex_plane.kernel.errors import TooLarge
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, InFlight, OpenStreams, RequestLimits, SharedReads, leave
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, PageRoute
 from cortex_plane.kernel.shares import Throttle
 from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.notify.verbs.webhooks import Webhooks
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.model.access import Actor
-from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.frame import (
+    DEFAULT_LIMITS,
+    InFlight,
+    OpenStreams,
+    RequestLimits,
+    RequestRates,
+    SharedReads,
+    leave,
+)
 from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 
 log = structlog.get_logger()

@@ -27,12 +27,11 @@ from cortex_plane.kernel.canonical import unique
 from cortex_plane.kernel.errors import InvalidInput, TooLarge, Unauthenticated
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, SLUG_PATTERN, adapter
 from cortex_plane.kernel.ids import MAX_KEY_LENGTH, IdempotencyKey
-from cortex_plane.kernel.in_flight import SharedReads
 from cortex_plane.kernel.routes import SMALL_BODY_BYTES, Route
 from cortex_plane.kernel.shares import Turns
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs import frame
-from cortex_plane.tenancy.verbs.frame import Verb
+from cortex_plane.tenancy.verbs.frame import SharedReads, Verb
 
 T = TypeVar("T")
 

@@ -32,10 +32,10 @@ from starlette.types import Message, Receive, Scope, Send
 from cortex_plane.calls.model import ExternalCall, Next
 from cortex_plane.kernel.errors import CortexError, Unavailable
 from cortex_plane.kernel.fields import to_json
-from cortex_plane.kernel.in_flight import leave, others_wait
 from cortex_plane.sessions.model.events import Event
 from cortex_plane.sessions.verbs.event_reader import CheckAccess, EventReader, ReadEvents
 from cortex_plane.sessions.verbs.events import EventFeed, EventReplay
+from cortex_plane.tenancy.verbs.frame import leave, others_wait
 
 log = structlog.get_logger()
 

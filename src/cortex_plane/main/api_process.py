@@ -22,7 +22,6 @@ from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
-from cortex_plane.kernel.in_flight import DEFAULT_LIMITS, RequestLimits
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.grpc_door import grpc_door
 from cortex_plane.main.reach import MailSink, reach_of
@@ -31,7 +30,7 @@ from cortex_plane.main.sockets import address
 from cortex_plane.main.supervisor import stop_without
 from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.sessions.verbs.events import EventFeed
-from cortex_plane.tenancy.verbs.frame import RequestRates
+from cortex_plane.tenancy.verbs.frame import DEFAULT_LIMITS, RequestLimits, RequestRates
 from cortex_plane.tenancy.verbs.trial_connections import end_trial_connections
 from cortex_plane.worker.channel_inbox import ChannelInbox
 from cortex_plane.worker.channel_listener import ChannelListener
@@ -72,9 +71,11 @@ async def serve(
     sink: MailSink | None = None,
     parent: int | None = None,
     phone: EmulatedPhone | None = None,
+    any_grpc_port: bool = False,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until ``parent``, where one is named, is gone; requests in flight get a moment to
-    finish. ``on_ready`` gets the address of gRPC, if there is one. ``url``: of the database, for hints. ``phone``: of `cortex up`; without it no connection to an emulator is served."""
+    finish. ``on_ready`` gets the address of gRPC, if there is one. ``url``: of the database, for hints. ``phone``: of `cortex up`; without it no connection to an emulator is served.
+    ``any_grpc_port``: a free one where the port of gRPC is taken that no setting names."""
     _allow_open_streams()
     metrics = Metrics()
     feed = EventFeed(db)
@@ -120,8 +121,15 @@ async def serve(
         await stack.enter_async_context(in_background(inbox.run()))
         polls = ChannelListener(db.own(PoolPurpose.NOTIFIER), reach.interactive, inbox.wake)
         await stack.enter_async_context(in_background(polls.run()))
-        grpc = await stack.enter_async_context(grpc_door(settings, app, db, shared=parent is not None))
-        server = _Server(config, lambda: on_ready(grpc.address if grpc else None), feed.close)
+        door = grpc_door(settings, app, db, shared=parent is not None, or_any_port=any_grpc_port)
+        grpc = await stack.enter_async_context(door)
+
+        def end_streams() -> None:
+            feed.close()
+            if grpc is not None:
+                grpc.begin_stop()
+
+        server = _Server(config, lambda: on_ready(grpc.address if grpc else None), end_streams)
         if parent is not None:
             end = functools.partial(server.handle_exit, signal.SIGTERM, None)
             await stack.enter_async_context(in_background(stop_without(parent, end)))

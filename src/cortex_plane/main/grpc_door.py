@@ -15,6 +15,7 @@ from cortex_plane.http.app import Api
 from cortex_plane.kernel.addresses import literal
 from cortex_plane.kernel.errors import MissingExtra, SetupError, extra
 from cortex_plane.main.settings import Settings, variable
+from cortex_plane.main.sockets import bind
 
 if TYPE_CHECKING:
     import grpc
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-GRACE_SECONDS = 5.0
 LAST_PORT = 65535
 
 
@@ -83,9 +83,10 @@ def _read(path: Path, setting: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def grpc_door(
-    settings: Settings, app: Api, db: Database, *, shared: bool = False
+    settings: Settings, app: Api, db: Database, *, shared: bool = False, or_any_port: bool = False
 ) -> AsyncIterator[GrpcServer | None]:
-    """Serves until the end of the block. ``shared``: see `GrpcServer.start`."""
+    """Serves until the end of the block, or until `GrpcServer.begin_stop`. ``shared``: see `GrpcServer.start`. ``or_any_port``: on a free
+    one where the port is taken that no setting names."""
     if (reason := why_closed(settings)) is not None:
         log.info("no gRPC", reason=reason)
         yield None
@@ -93,18 +94,19 @@ async def grpc_door(
     from cortex_plane.grpc.server import GrpcServer
 
     server = GrpcServer(_state(app, db))
-    await _start(server, settings, shared=shared)
+    await _start(server, settings, shared=shared, or_any_port=or_any_port)
     log.info("serving gRPC", address=server.address, tls=settings.grpc_tls_cert is not None)
     try:
         yield server
     finally:
-        await server.stop(GRACE_SECONDS)
+        await server.stop()
 
 
 def _state(app: Api, db: Database) -> DoorState:
     from cortex_plane.grpc.calls import DoorState
+    from cortex_plane.tenancy.verbs.frame import StreamReads
 
-    state = app.state
+    state, reads = app.state, StreamReads(app.state.in_flight)
 
     def count_call(method: str, status: str, seconds: float) -> None:
         state.metrics.calls.add(1, {"method": method, "status": status})
@@ -114,26 +116,46 @@ def _state(app: Api, db: Database) -> DoorState:
         state.metrics.rejected_keys.add(1, {"reason": reason})
 
     return DoorState(
-        db, state.feed, state.rates, state.in_flight, state.streams, state.callers, count_call, count_rejected_key
-    )
+        db, state.feed, state.rates, state.in_flight, state.streams, state.callers, reads, count_call,
+        count_rejected_key,
+    )  # fmt: skip
 
 
-async def _start(server: GrpcServer, settings: Settings, *, shared: bool) -> None:
-    """On the port of the setting, else on the one after HTTP's, else on any."""
-    credentials = server_credentials(settings)
-    port = settings.grpc_port
-    if port is None:
-        port = settings.port + 1 if 0 < settings.port < LAST_PORT else 0
+def port_of(settings: Settings) -> int:
+    """The setting's, else the one after HTTP's. 0 is a free one, as it is for HTTP."""
+    if settings.grpc_port is not None:
+        return settings.grpc_port
+    return settings.port + 1 if 0 < settings.port < LAST_PORT else 0
+
+
+def free_port(settings: Settings) -> int:
+    """The same, where nobody listens yet; 0 where there is no door."""
+    if why_closed(settings) is not None:
+        return 0
+    try:
+        with bind(settings.host, port_of(settings)) as listener:
+            listener.listen()
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        raise cannot_listen(settings) from error
+
+
+async def _start(server: GrpcServer, settings: Settings, *, shared: bool, or_any_port: bool) -> None:
+    credentials, port = server_credentials(settings), port_of(settings)
     try:
         try:
             await server.start(settings.host, port, credentials, shared=shared)
         except RuntimeError:
-            if settings.grpc_port is not None or not port:
+            if settings.grpc_port is not None or not or_any_port:
                 raise
             await server.start(settings.host, 0, credentials)
     except RuntimeError as error:
-        raise SetupError(
-            f"Cannot serve gRPC on {settings.host}:{port}.",
-            code="cannot_listen",
-            hint="Set CORTEX_GRPC_PORT to a free port (0 chooses one). With TLS, check that the certificate fits its key.",
-        ) from error
+        raise cannot_listen(settings) from error
+
+
+def cannot_listen(settings: Settings) -> SetupError:
+    return SetupError(
+        f"Cannot serve gRPC on {settings.host}:{port_of(settings)}.",
+        code="cannot_listen",
+        hint="Set CORTEX_GRPC_PORT to a free port (0 chooses one), or CORTEX_GRPC=off. With TLS, check that the certificate fits its key.",
+    )

@@ -63,19 +63,14 @@ def run_apis(settings: Settings, processes: int) -> int:
     # Whoever shares a port would share it with anybody else who does: so nobody may listen there yet.
     with listen(settings) as listener:
         port = listener.getsockname()[1]
-    with listen(
-        settings.model_copy(update={"port": _grpc_port(settings, port)}), or_any_port=settings.grpc_port is None
-    ) as listener:
-        grpc_port = listener.getsockname()[1]
+    from cortex_plane.main.grpc_door import free_port  # workers load no web server
+
+    grpc_port = free_port(settings)
     # Bound and not listening, it gets no connection, and keeps the port while no process runs.
     with bind(settings.host, port, shared=True):
         environment = {variable("port"): str(port), variable("grpc_port"): str(grpc_port)}
         keep = functools.partial(keep_process, "api", [], environment, API_GRACE_SECONDS, must_start=True)
         return asyncio.run(_run_all([keep] * processes))
-
-
-def _grpc_port(settings: Settings, port: int) -> int:
-    return settings.grpc_port if settings.grpc_port is not None else port + 1 if port < 65535 else 0
 
 
 async def _run_all(keepers: Sequence[Callable[[], Coroutine[Any, Any, int]]]) -> int:

@@ -83,7 +83,9 @@ def up(settings: Settings, apps: Sequence[str] = ()) -> None:
                 )
                 worker = keep_process("worker", arguments, environment, WORKER_GRACE_SECONDS, log_file=log_file)
                 async with in_background(worker):
-                    await api_process.serve(settings, db, app_url, listener, welcome, sink, phone=phone)
+                    await api_process.serve(
+                        settings, db, app_url, listener, welcome, sink, phone=phone, any_grpc_port=True
+                    )
                     console.print("stopping …", style="dim")
 
         try:

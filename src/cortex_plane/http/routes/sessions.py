@@ -22,13 +22,13 @@ from cortex_plane.jobs.model.jobs import Job, JobDraft
 from cortex_plane.jobs.model.usage import Grouping
 from cortex_plane.jobs.verbs import jobs, steering, workers
 from cortex_plane.kernel.ids import IdempotencyKey
-from cortex_plane.kernel.in_flight import OpenStreams, leave
 from cortex_plane.kernel.pages import decode_number, decode_text
 from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
 from cortex_plane.sessions.verbs import events, sessions
 from cortex_plane.sessions.verbs.events import EventReplay
+from cortex_plane.tenancy.verbs.frame import OpenStreams, leave
 
 _LAST = 2**31 - 1
 """No event has a higher number."""

@@ -136,7 +136,10 @@ class JournalWriter:
             await self.flush()
         except Unwind:
             pass
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # Nobody waits for this task: whatever it is, it ends the attempt as in an operation.
             self.stop.error = self.stop.error or error
 
     async def stop_flushing(self) -> None:
