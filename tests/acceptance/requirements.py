@@ -934,6 +934,14 @@ REQUIREMENTS = [
        " became of it, whoever dies meanwhile."),
     _R("D.894", "A process that dies while it sends a long answer repeats one message of it at most, and none where the vendor knows it again."),
     _R("D.895", "What people wrote to the app in direct messages on Slack while the plane was away is read from the history, once, in both modes."),
+    _R("D.1020", "A service that may say so opens external sessions for a member, by id or by a verified name on a connection: each person has a"
+       " session and keys of calls of their own there, in HTTP, client, guard and adapters."),
+    _R("D.1021", "Only a service key to which an admin granted `session.on_behalf` says for whom it works; a program cannot grant it, and a"
+       " refusal tells nothing about people."),
+    _R("D.1022", "A service that works for a person decides nothing, sees nothing else of theirs, and both the person and whoever made its"
+       " key are causes."),
+    _R("D.1023", "For guests, strangers and deactivated members nothing is opened, and what was opened for a member who was deactivated since"
+       " is allowed and begun no more."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

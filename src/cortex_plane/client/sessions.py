@@ -30,12 +30,19 @@ class Sessions(Noun):
         title: str | None = None,
         context: dict[str, Any] | None = None,
         outside_id: str | None = None,
+        on_behalf_of: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExternalSession:
         """For an agent that runs here: it asks with `authorize` before it acts. ``outside_id``: what its own world calls the session; where
-        you have that one open, it is found."""
+        you have that one open, it is found. ``on_behalf_of``: the person for whom a service opens it: the id of a member, or
+        `connection:name` with a verified name of theirs."""
         draft = model.SessionDraft(
-            agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {}, outside_id=outside_id
+            agent=agent,
+            kind=model.SessionKind.EXTERNAL,
+            title=title,
+            context=context or {},
+            outside_id=outside_id,
+            on_behalf_of=on_behalf_of,
         )
         return ExternalSession(await self.create(draft, idempotency_key=idempotency_key), Calls(self._plane))
 
