@@ -942,6 +942,8 @@ REQUIREMENTS = [
        " key are causes."),
     _R("D.1023", "For guests, strangers and deactivated members nothing is opened, and what was opened for a member who was deactivated since"
        " is allowed and begun no more."),
+    _R("D.1024", "People are asked whether a call happened also where its external session is over: those who could settle it while it lived, by"
+       " the same quorum. Afterwards its keys get the result, or a new call where it did not happen."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

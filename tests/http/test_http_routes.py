@@ -478,7 +478,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/sessions",
             body={
                 "agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}, "atlases": [s.atlas],
-                "outside_id": "thread-7",
+                "outside_id": "thread-7", "on_behalf_of": None,
             },
         ),
         Example(

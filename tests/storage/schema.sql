@@ -1317,6 +1317,10 @@ begin
         and not exists (
           select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
           where i.org_id = p_org and i.approval_id = r.id and i.job_id <> all (p_jobs) and c.status = 'awaiting')
+        -- An agent that runs elsewhere may ask for the same call in its next session: until then somebody answers.
+        and not (r.kind = 'uncertain_effect' and exists (
+          select from approval_invocation i join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+          where i.org_id = p_org and i.approval_id = r.id and x.unsettled))
       returning r.id, r.tool_name, r.job_id),
     told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)
@@ -4556,7 +4560,8 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     s.opened_by,
     j.policies AS request_policies,
     public.plane_now() AS now,
-    h.event_seq
+    h.event_seq,
+    x.unsettled
    FROM ((((((public.external_call x
      JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
      JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
@@ -5073,6 +5078,16 @@ begin
   perform session_append(p_org, the_job.session_id, 0, kinds, array_fill(p_job, array[cardinality(events)]), events,
     array[p_action], array[p_body], array[p_job]);
   return true;
+end
+$$;
+
+CREATE FUNCTION public.release_keys(p_org uuid, p_call uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
+  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
 end
 $$;
 
@@ -8905,6 +8920,8 @@ GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
 
 GRANT SELECT(call_id) ON TABLE public.external_call TO cortex_scheduler;
 
+GRANT UPDATE(key) ON TABLE public.external_call TO cortex_app;
+
 GRANT UPDATE(begun_by) ON TABLE public.external_call TO cortex_app;
 
 GRANT UPDATE(policies) ON TABLE public.external_call TO cortex_app;
@@ -9259,7 +9276,7 @@ GRANT UPDATE(used_at) ON TABLE public.enrolment_code TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.external_call_key TO cortex_app;
+GRANT SELECT,INSERT,DELETE ON TABLE public.external_call_key TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.external_tool TO cortex_app;
 

@@ -381,6 +381,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.USE, None
     if status in (CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED):
         return Next.STOP, call.error
+    if call.job_status in TERMINAL and call.is_asked:
+        return Next.WAIT, "Nobody knows whether it happened in a session that is over; a person is asked."
     if call.job_status in TERMINAL and status in IN_DOUBT:
         return Next.STOP, f"Nobody knows whether it happened, and its session is over: its job is {call.job_status}."
     if call.job_status in TERMINAL:

@@ -22,6 +22,11 @@ where c.id = case when $3::text is not null then coalesce(
     order by o.step_index limit 1) end
 
 
+-- name: outlives_session
+-- Whether a call that nobody knows the outcome of is in doubt for later sessions of its agent, too.
+select unsettled from external_call where call_id = $1
+
+
 -- name: is_run_elsewhere
 -- Whether a call has begun in another process than $2, and nobody has reported what became of it.
 select exists (

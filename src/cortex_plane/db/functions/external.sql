@@ -40,7 +40,7 @@ create view external_call_shown with (security_invoker = true) as
     x.declares_risk, c.on_uncertain, x.timeout_seconds, x.key, c.status, c.verdict, c.rule, c.attempt, c.dispatch_before, c.settle_after,
     c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
     r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
-    s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq
+    s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq, x.unsettled
   from external_call x
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   join job j on j.org_id = x.org_id and j.id = x.job_id
@@ -67,8 +67,7 @@ $$;
 drop function if exists doubted_call(uuid, uuid, uuid, text, bytea);
 
 -- The call that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same identity in
--- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. Where a session ended
--- before anybody was asked, the doubt stays. p_except: a call that is not looked at.
+-- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. p_except: a call that is not looked at.
 create or replace function doubted_call(
   p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid default null) returns uuid
   language sql stable set search_path = public, pg_temp as $$
@@ -84,6 +83,15 @@ create or replace function doubted_call(
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
       or (c.status = 'failed' and c.settled_by = 'fail'))
   order by x.created_at, x.call_id limit 1
+$$;
+
+-- The keys of a call stand for nothing any more: a new call may have them.
+create or replace function release_keys(p_org uuid, p_call uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
+  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
+end
 $$;
 
 -- The call that a key joined while that one was in doubt.
