@@ -944,6 +944,9 @@ REQUIREMENTS = [
        " is allowed and begun no more."),
     _R("D.1024", "People are asked whether a call happened also where its external session is over: those who could settle it while it lived, by"
        " the same quorum. Afterwards its keys get the result, or a new call where it did not happen."),
+    _R("D.1025", "`cortex resume` runs a command of its own file for each session about which people decided: at least once for each decision until"
+       " it ends well, one at a time for each session, and nothing is lost where it is killed between the decision and the start."),
+    _R("D.1026", "The file of `cortex resume` is read strictly, no shell reads what others chose, and an id is never an option."),
     _R("D.790", "Operation ids are unique and stay: a test holds the list."),
     _R("D.791", "Every property and parameter of the OpenAPI document is described: by the string below it, its type or its name."),
     _R("D.792", "/docs shows the OpenAPI document to everybody, without scripts, and loads nothing from elsewhere."),

@@ -441,6 +441,28 @@ class CallShown:
     finished_at: datetime | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallDecision:
+    """A call about which people are not asked any more. It permits nothing: its agent asks the plane again."""
+
+    id: UUID
+    session_id: UUID
+    outside_id: str | None
+    """What the world of its agent calls its session."""
+    agent: str
+    tool: str
+    key: str | None
+    """The key that its agent gave it."""
+    status: CallStatus
+    """Where the call stands now."""
+    approval_id: UUID
+    kind: ApprovalKind
+    """`call`: whether it may run; `uncertain_effect`: whether it happened."""
+    decision: ApprovalStatus
+    """How the request ended."""
+    decided_at: datetime
+
+
 CallName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-f0-9]+$")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from cortex_plane.calls import model
 from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
@@ -62,6 +62,15 @@ LIST_CALLS = ListRoute(
     columns="id agent tool status rule attempt key created_at",
 )
 """Calls of agents that run elsewhere, newest first."""
+LIST_DECIDED_CALLS = ListRoute(
+    "GET /v1/decided-calls",
+    model.CallDecision,
+    query=filters(agent=Ref, since=AwareDatetime),
+    columns="id agent tool outside_id decision status decided_at",
+    tag="calls",
+)
+"""Calls of agents that run elsewhere whose request has ended, oldest decision first. Decisions of the last seconds may still join: look again
+from a little earlier than where you were."""
 GET_CALL = Route("GET /v1/calls/{call_id}", model.ExternalCall, query=WaitQuery)
 """One call. With `wait` it is answered once there is something to do, or when that time is over."""
 INTEND_CALL = Route("POST /v1/calls/{call_id}/intent", model.ExternalCall, body=model.IntentDraft)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -150,6 +151,19 @@ add_command(
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
 add_command(call_app, "list", call_routes.LIST_CALLS, "Newest first.", session="Only those of this session.", status="")
+
+
+@call_app.command("decided")
+def list_decided_calls(
+    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
+    since: Annotated[str | None, Option(help="Not those before, such as 2026-01-31T09:00:00Z.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Those whose request has ended, the oldest decision first."""
+    start = None if since is None else datetime.fromisoformat(since)
+    rows = terminal.fetch_list(lambda plane: plane.calls.list_decided(limit, agent=agent, since=start))
+    terminal.print_table(rows, call_routes.LIST_DECIDED_CALLS.columns, as_json)
 
 
 @call_app.command("show")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -132,6 +133,13 @@ class Calls(Noun):
         self, limit: int | None = None, *, session_id: UUID | None = None, status: CallStatus | None = None
     ) -> AsyncIterator[calls.CallShown]:
         return self._plane.pages(call_routes.LIST_CALLS, limit=limit, session_id=session_id, status=status)
+
+    def list_decided(
+        self, limit: int | None = None, *, agent: str | None = None, since: datetime | None = None
+    ) -> AsyncIterator[calls.CallDecision]:
+        """Those whose request has ended, the oldest decision first. Look again from a little earlier: a decision of the last seconds may
+        still join."""
+        return self._plane.pages(call_routes.LIST_DECIDED_CALLS, limit=limit, agent=agent, since=since)
 
     async def intent(
         self, call: calls.ExternalCall, *, sender: str | None = None, did_not_happen: bool = False
