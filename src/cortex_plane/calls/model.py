@@ -461,6 +461,7 @@ class CallDecision:
     decision: ApprovalStatus
     """How the request ended."""
     decided_at: datetime
+    """When it ended."""
 
 
 CallName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-f0-9]+$")]

@@ -13,7 +13,7 @@ from cortex_plane.gates.model.scenarios import MAX_FILE_BYTES, ScenarioReport, S
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
 
 T = TypeVar("T")
@@ -46,6 +46,11 @@ class HookQuery(Query):
     ] = 0
 
 
+class DecidedCallsQuery(ListQuery):
+    agent: Ref | None = None
+    since: Annotated[AwareDatetime | None, Field(description="Not those that were decided before.")] = None
+
+
 def _large(address: str, output: type[T], body: type, tag: str = "", status: int = 200) -> Route[T]:
     """A route whose body may hold arguments or results of any size."""
     return Route(address, output, body=body, status=status, max_body=MAX_BODY_BYTES, tag=tag)
@@ -65,7 +70,7 @@ LIST_CALLS = ListRoute(
 LIST_DECIDED_CALLS = ListRoute(
     "GET /v1/decided-calls",
     model.CallDecision,
-    query=filters(agent=Ref, since=AwareDatetime),
+    query=DecidedCallsQuery,
     columns="id agent tool outside_id decision status decided_at",
     tag="calls",
 )

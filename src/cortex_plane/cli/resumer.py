@@ -86,13 +86,16 @@ _KIND = TomlKind(noun="The file", code="invalid_resume_file", page="docs/guides/
 
 
 def read_resume_file(path: Path) -> ResumeConfig:
-    text = _KIND.read_text(path)
-    document = _KIND.parse(text, path.name, _File)
+    return parse_resume_file(_KIND.read_text(path), path.name, path.resolve().parent)
+
+
+def parse_resume_file(text: str, name: str, folder: Path) -> ResumeConfig:
+    """Raises `InvalidInput` with the line of the first fault."""
+    document = _KIND.parse(text, name, _File)
     if _PLACE.search(document.command[0]):
-        raise _KIND.fault(text, path.name, ("command",), "the program itself is no part of a session")
-    folder = path.resolve().parent
+        raise _KIND.fault(text, name, ("command",), "the program itself is no part of a session")
     return ResumeConfig(
-        command=tuple(document.command), folder=folder, state=folder / (document.state or f"{path.stem}.state.json"),
+        command=tuple(document.command), folder=folder, state=folder / (document.state or f"{Path(name).stem}.state.json"),
         agent=document.agent, parallel=document.parallel, timeout=document.timeout, every=document.every,
     )  # fmt: skip
 
