@@ -91,6 +91,7 @@ lock: $(VENV)/.runs ## Write requirements.lock: what constraints.txt pins, with 
 
 resolve: $(VENV)/.runs ## Install the client alone into an empty environment, beside which frameworks, and try it
 	@$(RUN)/python -m scripts.installs client
+	@$(RUN)/python -m scripts.installs frameworks
 
 wheel: $(VENV)/.runs ## Build wheel and sdist in dist/, and try `cortex up` from the wheel
 	@$(RUN)/python -m scripts.installs wheel

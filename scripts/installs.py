@@ -1,6 +1,7 @@
 """Installs the distribution into empty environments, as users do, and tries what they get.
 
     python -m scripts.installs client    `pip install .`: how much it brings, beside which frameworks, and a guarded function
+    python -m scripts.installs frameworks [NAME]    each framework that has a page and no adapter: its page's example, in its own environment
     python -m scripts.installs wheel     wheel and sdist, and `cortex up` from the wheel outside of the repository
 
 Run by `make resolve` and `make wheel`, with the environment of `make up`: the plane that the client talks to runs there.
@@ -12,20 +13,101 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import venv
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST_PACKAGES = 25
 NOT_IN_THE_CLIENT = {*("anthropic", "asyncpg", "mcp", "openai", "pydantic-ai-slim", "starlette", "uvicorn")}
-FRAMEWORKS = ("crewai", "semantic-kernel")
-"""They need mcp<2, and we need mcp>=2: the client must do without it."""
+FRAMEWORKS = (
+    *("crewai", "semantic-kernel", "langchain", "langgraph", "pydantic-ai", "openai-agents", "google-adk"),
+    *("agent-framework-core", "claude-agent-sdk"),
+)
+"""Beside each of them the client resolves. Some need mcp<2, and we need mcp>=2: the client must do without it."""
 POLICY = "policies: [{name: refunds, target: refunds.create, effect: allow}]\n"
+
+
+REFUNDS = """
+policies:
+  - {name: small, target: refunds.create, effect: allow, when: args.cents <= 100}
+  - {name: huge, target: refunds.create, effect: deny, when: args.cents > 100000}
+  - {name: rest, target: refunds.create, effect: requires_approval}
+"""
+LOOPBACK_ONLY = """
+import ipaddress, socket
+def guard(function, address_of):
+    def guarded(*args, **kwargs):
+        host = address_of(args)
+        try:
+            is_here = host is None or host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_here = False
+        if not is_here:
+            with open("reached.txt", "a") as file:
+                file.write(f"{host}\\n")
+            raise OSError(f"{host} is not on this machine")
+        return function(*args, **kwargs)
+    return guarded
+def host_of(args):
+    return args[1][0] if isinstance(args[1], tuple) else None
+socket.socket.connect = guard(socket.socket.connect, host_of)
+socket.socket.connect_ex = guard(socket.socket.connect_ex, host_of)
+socket.getaddrinfo = guard(socket.getaddrinfo, lambda args: args[0])
+"""
+"""A `sitecustomize` that lets a process reach nothing beyond its machine, and notes what it tried."""
+SILENT = {
+    "CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_DISABLE_TRACKING": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true",
+    "AGNO_TELEMETRY": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "ANONYMIZED_TELEMETRY": "False",
+}  # fmt: skip
+"""Variables by which frameworks turn their telemetry off."""
+DRIVE = """
+import asyncio, json, sys
+from page import *
+
+{call}
+
+for order, cents in json.loads(sys.argv[1]):
+    try:
+        print("answer", json.dumps(str(call(order, cents))))
+    except Exception as error:
+        print("answer", json.dumps(f"{{type(error).__name__}}: {{error}}"))
+"""
+
+
+@dataclass(frozen=True)
+class GuardPage:
+    """A page of docs/guides/ on a framework: its package, and how its own class calls the tool of the page's example."""
+
+    package: str
+    call: str
+
+
+GUARD_PAGES = {
+    "crewai": GuardPage("crewai", "def call(order, cents):\n    return refund.run(order=order, cents=cents)"),
+    "agno": GuardPage(
+        "agno",
+        "from agno.tools.function import FunctionCall\n\n\ndef call(order, cents):\n"
+        "    done = FunctionCall(function=refund, arguments={'order': order, 'cents': cents}).execute()\n"
+        "    return done.result if done.status == 'success' else done.error",
+    ),
+    "smolagents": GuardPage("smolagents", "def call(order, cents):\n    return refund(order=order, cents=cents)"),
+    "llamaindex": GuardPage(
+        "llama-index-core",
+        "def call(order, cents):\n    return asyncio.run(refund_tool.acall(order=order, cents=cents)).content",
+    ),
+    "semantic-kernel": GuardPage(
+        "semantic-kernel",
+        "from semantic_kernel import Kernel\n\nkernel = Kernel()\nplugin = kernel.add_plugin(Refunds(), 'refunds')\n\n\n"
+        "def call(order, cents):\n    return asyncio.run(kernel.invoke(plugin['refund'], order=order, cents=cents))",
+    ),
+}
 
 
 class Environment:
@@ -122,6 +204,58 @@ def try_client(folder: Path) -> None:
         print(f"pip install . {framework} resolves")
 
 
+def try_frameworks(folder: Path) -> None:
+    """One at a time: each is some hundred megabytes, and removed before the next one."""
+    names = sys.argv[2:] or list(GUARD_PAGES)
+    with plane(str(Path(sys.executable).parent / "cortex"), folder / "plane") as access:
+        for name in names:
+            environment = Environment(folder / name)
+            try_page(environment, name, GUARD_PAGES[name], access)
+            shutil.rmtree(environment.folder)
+
+
+def try_page(environment: Environment, name: str, page: GuardPage, access: Mapping[str, str]) -> None:
+    environment.run("pip", "install", "--quiet", str(ROOT), page.package)
+    version = environment.packages()[page.package]
+    text = (ROOT / "docs" / "guides" / f"{name}.md").read_text()
+    example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert example is not None
+    agent = f"support-{name}"
+    # An agent of its own: the keys of the example name the same orders.
+    files = {
+        "page.py": example[1].replace('agent="support"', f'agent="{agent}"'),
+        "drive.py": DRIVE.format(call=page.call), "sitecustomize.py": LOOPBACK_ONLY, "policies.yaml": REFUNDS,
+    }  # fmt: skip
+    for file, content in files.items():
+        (environment.folder / file).write_text(content)
+    environment.run("cortex", "agent", "create", agent, "--model", "scripted", variables=access)
+    environment.run("cortex", "policy", "apply", "policies.yaml", "--yes", variables=access)
+    variables = {**access, **SILENT, "PYTHONPATH": str(environment.folder), "HOME": str(environment.folder)}
+
+    def ask(*acts: tuple[str, int]) -> list[str]:
+        output = environment.run("python", "drive.py", json.dumps(acts), variables=variables)
+        return [json.loads(line.removeprefix("answer ")) for line in output.splitlines() if line.startswith("answer ")]
+
+    small, huge, waits = ask(("A-1", 50), ("A-2", 500_000), ("A-3", 500))
+    paid = "{} cents for {} were paid back."
+    if small != paid.format(50, "A-1") or "huge" not in huge or "/approvals/" not in waits:
+        raise SystemExit(f"{name} answered: {small!r}, {huge!r}, {waits!r}")
+    (card,) = json.loads(environment.run("cortex", "approval", "list", "--json", variables=access))
+    environment.run("cortex", "approval", "approve", card["id"], variables=access)
+    # Two more processes: the first one runs it, the second one gets its result.
+    if (answers := ask(("A-3", 500))) != [paid.format(500, "A-3")] or ask(("A-3", 500)) != answers:
+        raise SystemExit(f"{name} answered after the approval: {answers}")
+    calls = json.loads(environment.run("cortex", "call", "list", "--json", variables=access))
+    ended = sorted((call["key"], call["status"]) for call in calls if call["agent"] == agent)
+    if ended != [("refund-A-1", "completed"), ("refund-A-2", "rejected"), ("refund-A-3", "completed")]:
+        raise SystemExit(f"{name} left these calls: {ended}")
+    if (reached := environment.folder / "reached.txt").exists():
+        raise SystemExit(f"{name} wanted to reach {sorted(set(reached.read_text().split()))}")
+    print(
+        f"{page.package} {version}: the example of docs/guides/{name}.md is allowed, denied, waits, and runs once after the approval"
+    )
+
+
 def try_wheel(folder: Path) -> None:
     builder = Environment(folder / "builder")
     builder.run("pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), "hatchling")
@@ -140,7 +274,7 @@ def try_wheel(folder: Path) -> None:
     print("cortex up works from the wheel")
 
 
-PARTS: dict[str, Callable[[Path], None]] = {"client": try_client, "wheel": try_wheel}
+PARTS: dict[str, Callable[[Path], None]] = {"client": try_client, "frameworks": try_frameworks, "wheel": try_wheel}
 
 
 def main() -> int:

@@ -951,6 +951,19 @@ REQUIREMENTS = [
        " became of it, whoever dies meanwhile."),
     _R("D.894", "A process that dies while it sends a long answer repeats one message of it at most, and none where the vendor knows it again."),
     _R("D.895", "What people wrote to the app in direct messages on Slack while the plane was away is read from the history, once, in both modes."),
+    _R("D.1020", "A service that may say so opens external sessions for a member, by id or by a verified name on a connection: each person has a"
+       " session and keys of calls of their own there, in HTTP, client, guard and adapters."),
+    _R("D.1021", "Only a service key to which an admin granted `session.on_behalf` says for whom it works; a program cannot grant it, and a"
+       " refusal tells nothing about people."),
+    _R("D.1022", "A service that works for a person decides nothing, sees nothing else of theirs, and both the person and whoever made its"
+       " key are causes."),
+    _R("D.1023", "For guests, strangers and deactivated members nothing is opened, and what was opened for a member who was deactivated since"
+       " is allowed and begun no more."),
+    _R("D.1024", "People are asked whether a call happened also where its external session is over: those who could settle it while it lived, by"
+       " the same quorum. Afterwards its keys get the result, or a new call where it did not happen."),
+    _R("D.1025", "`cortex resume` runs a command of its own file for each session about which people decided: at least once for each decision until"
+       " it ends well, one at a time for each session, and nothing is lost where it is killed between the decision and the start."),
+    _R("D.1026", "The file of `cortex resume` is read strictly, no shell reads what others chose, and an id is never an option."),
     _R("D.1040", "Streams of gRPC that catch up read in the turns of their org, few of an org at a time, and a reader that leaves keeps no place."),
     _R("D.1041", "On SIGTERM the doors of HTTP and gRPC end together: no call begins, those under way finish, and streams end with a status that"
        " says so."),

@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ import pytest
 from typer.main import get_command
 
 from cortex_plane import Client
+from cortex_plane.cli import resumer
 from cortex_plane.client import client as client_module
 from cortex_plane.gates.files import atlases, scenarios
 from cortex_plane.http.routes import openapi_document
@@ -176,7 +178,10 @@ GATEWAY = 'agent = "coder"\n[servers.files]\ncommand = ["mcp-server-time"]\n'
 def check_toml(block: Block) -> None:
     """A whole file of the MCP gateway, or tables that are added to one."""
     text = block.text if "\nagent =" in block.text else GATEWAY + block.text
-    gateway_files.parse_gateway_file(text, str(block))
+    if "command" in tomllib.loads(text):
+        resumer.parse_resume_file(text, str(block), ROOT)
+    else:
+        gateway_files.parse_gateway_file(text, str(block))
 
 
 def check_python(block: Block) -> None:

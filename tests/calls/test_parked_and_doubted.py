@@ -16,12 +16,14 @@ from cortex_plane.approvals.verbs import settlements
 from cortex_plane.calls.verbs import deadlines
 from cortex_plane.jobs.model.effects import PARKS_OF_A_GRANT, Verdict
 from cortex_plane.kernel.ids import new_id
+from cortex_plane.tenancy.model.orgs import Role
 from tests.calls.test_http_calls import REFUND, asked, decide, ended, looked, opened, post
 from tests.calls.test_outside_sessions import opened as opened_thread
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, apply_policies
 from tests.fixtures.waits import lock_waiters
 
+TWO = 'policies: [{name: two, target: "*", effect: requires_approval, quorum: 2, approvers: {roles: [approver]}}]'
 DENIED = 'policies: [{name: no, target: "*", effect: deny}]'
 
 
@@ -330,11 +332,11 @@ async def test_a_doubt_outlives_its_session(http: httpx.AsyncClient, world: Worl
     joined = await asked(http, world.service, second, key="id-2", dispatch=True, sender="t", runner="p2")
     assert (joined["id"], joined["next"]) == (first["id"], "stop")
     assert "Nobody knows whether it happened" in joined["reason"]
-    # Also when its time is over: nobody was asked.
+    # When its time is over a person is asked, although its session is.
     await clock.advance(timedelta(hours=1))
     await deadlines.tick(world.db, new_id(), "scheduler")
     later = await asked(http, world.service, second, key="id-3", dispatch=True, sender="u", runner="p1")
-    assert (later["id"], later["status"], later["next"]) == (first["id"], "failed", "stop")
+    assert (later["id"], later["status"], later["next"]) == (first["id"], "uncertain", "wait")
     # What is known runs again, and another thread is another conversation.
     again = await asked(
         http, world.service, second, key="again", dispatch=True, sender="v", runner="p2", tool="mail.send"
@@ -344,6 +346,77 @@ async def test_a_doubt_outlives_its_session(http: httpx.AsyncClient, world: Worl
         http, world.service, await open_thread("other"), key="o", dispatch=True, sender="w", runner="p2"
     )
     assert other["next"] == "run"
+
+
+@pytest.mark.proves("D.1024")
+@pytest.mark.parametrize("verdict", list(Verdict))
+@pytest.mark.parametrize("asked_before", [False, True])
+async def test_a_person_lifts_a_doubt_whose_session_is_over(
+    http: httpx.AsyncClient, world: World, clock: Clock, verdict: Verdict, asked_before: bool
+) -> None:
+    session = str((await opened_thread(http, world.service, "thread"))["id"])
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    if asked_before:
+        await ended(http, world.service, first, "unknown")
+    await post(http, world.service, f"/v1/sessions/{session}/fail")
+    second = str((await opened_thread(http, world.service, "thread"))["id"])
+    again: dict[str, Any] = {"key": "id-2", "dispatch": True, "sender": "t", "runner": "p2"}
+    assert (await asked(http, world.service, second, **again))["id"] == first["id"]
+    await clock.advance(timedelta(hours=1))
+    await deadlines.tick(world.db, new_id(), "scheduler")
+    assert (await asked(http, world.service, second, **again))["next"] == "wait"
+    (card,) = await cards(http, world, session)
+    assert card["kind"] == "uncertain_effect"
+    # The agent's own member does not answer; who settles jobs does.
+    member = await world.person(Role.MEMBER)
+    body = {"verdict": verdict, "result": {"refund": 1} if verdict is Verdict.HAPPENED else None}
+    path = f"/v1/approvals/{card['id']}/answer"
+    assert (await http.post(path, json=body, headers=member.headers)).status_code in (403, 404)
+    assert (await http.post(path, json=body, headers=world.service.headers)).status_code == 403
+    assert (await asked(http, world.service, second, **again))["next"] == "wait"
+    answer = await http.post(path, json=body, headers=world.admin.headers)
+    assert answer.status_code == 200, answer.text
+    assert await cards(http, world, session) == []
+    settled = await asked(http, world.service, second, **again)
+    if verdict is Verdict.DID_NOT_HAPPEN:
+        # A new call: it is judged anew, and nothing of the old one is taken for its own.
+        assert (settled["next"], settled["attempt"], settled["result"]) == ("run", 1, None)
+        assert settled["id"] != first["id"]
+        assert (await looked(http, world.service, first["id"]))["status"] == "failed"
+    else:
+        expected = ("use", {"refund": 1}) if verdict is Verdict.HAPPENED else ("stop", None)
+        assert (settled["id"], settled["next"], settled["result"]) == (first["id"], *expected)
+    assert "effect_settled" in await trail(http, world, session)
+
+
+@pytest.mark.proves("D.1024")
+async def test_those_who_approved_it_lift_the_doubt_and_nobody_else(
+    http: httpx.AsyncClient, world: World, clock: Clock
+) -> None:
+    ann, bob = [await world.person(Role.APPROVER, name=name) for name in ("Ann", "Bob")]
+    await apply_policies(world.db, world.admin.actor, TWO)
+    session = str((await opened_thread(http, world.service, "thread"))["id"])
+    call: dict[str, Any] = {"key": "id-1", "runner": "p1", "on_uncertain": "probe", "timeout_seconds": 60}
+    first = await asked(http, world.service, session, **call)
+    for person in (ann, bob):
+        await decide(world, first, by=person)
+    run = await asked(http, world.service, session, dispatch=True, sender="s", **call)
+    assert run["next"] == "run"
+    # Its agent was to look, and its session ended instead.
+    await clock.advance(timedelta(hours=1))
+    await deadlines.tick(world.db, new_id(), "scheduler")
+    await post(http, world.service, f"/v1/sessions/{session}/fail")
+    second = str((await opened_thread(http, world.service, "thread"))["id"])
+    again: dict[str, Any] = {"key": "id-2", "dispatch": True, "sender": "t", "runner": "p2", "timeout_seconds": 60}
+    assert (await asked(http, world.service, second, **again))["next"] == "wait"
+    settle = f"/v1/jobs/{run['job_id']}/calls/{run['id']}/settle"
+    refused = await http.post(settle, json={"verdict": "happened"}, headers=world.admin.headers)
+    assert refused.status_code == 403
+    for person, status in ((ann, "uncertain"), (bob, "completed")):
+        answer = await http.post(settle, json={"verdict": "happened"}, headers=person.headers)
+        assert answer.status_code == 200, answer.text
+        assert (await looked(http, world.service, run["id"]))["status"] == status
+    assert (await asked(http, world.service, second, **again))["next"] == "use"
 
 
 @pytest.mark.proves("D.932")

@@ -19,6 +19,8 @@ from cortex_plane.calls.model import ReportedUsage, call_key
 from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.dialogue import ApprovalPending, InDoubt
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.tenancy.model.access import Grantable
+from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_guard import decide_soon, ledger
 from tests.conftest import Urls
 from tests.fixtures.apart import Apart, beside
@@ -358,3 +360,27 @@ def test_keys_are_made_of_session_and_call() -> None:
     for key in unusable:
         with pytest.raises(InvalidInput):
             call_key("t", key)
+
+
+@pytest.mark.proves("D.1020")
+async def test_adapters_and_guards_say_for_whom_a_service_works(server: Apart, world: World) -> None:
+    pat, kim = await world.person(Role.MEMBER), await world.person(Role.MEMBER)
+    service = await world.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    async with Client(server.url, service.secret) as plane:
+        for person in (pat, kim):
+            answer = await calls_of(plane, on_behalf_of=str(person.member_id)).authorize("pay", {"n": 1}, "id-1")
+            assert answer.next is Advice.RUN
+
+        @plane.guard("pay", agent="deployer", on_behalf_of=lambda whom: whom)
+        async def pay(whom: str) -> None: ...
+
+        for person in (pat, kim, pat):
+            await pay(str(person.member_id))
+        with pytest.raises(InvalidInput, match="names nobody"):
+            await pay("")
+        owners = [session.user_account_id async for session in plane.sessions.list()]
+    assert sorted(owners, key=str) == sorted([pat.member_id, kim.member_id] * 2, key=str)
+    async with Client(server.url, world.service.secret) as plane:
+        refused = await calls_of(plane, on_behalf_of=str(pat.member_id)).authorize("pay", {"n": 1}, "id-1")
+    assert refused.next is Advice.STOP
+    assert "session.on_behalf" in str(refused.reason)

@@ -478,13 +478,14 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/sessions",
             body={
                 "agent": s.agent, "kind": "external", "title": "A run", "context": {"ticket": 7}, "atlases": [s.atlas],
-                "outside_id": "thread-7",
+                "outside_id": "thread-7", "on_behalf_of": None,
             },
         ),
         Example(
             "GET /v1/sessions",
             query={**limit, "status": "ACTIVE", "agent": s.agent, "member_id": s.member, "outside_id": "thread-7"},
         ),
+        Example("GET /v1/decided-calls", query={**limit, "agent": s.agent, "since": "2026-01-01T00:00:00Z"}),
         Example("GET /v1/sessions/{session_id}", session),
         Example(
             "PATCH /v1/sessions/{session_id}", session, body={"title": "Renamed", "context": {"ticket": 8}}

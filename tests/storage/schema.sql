@@ -970,7 +970,7 @@ begin
   -- Without a runner nothing is doubted, so nothing is kept to recognise it by.
   doubt_hash := case when declared.runner is not null then decode(declared.request_hash, 'hex') end;
   the_job := lock_external(p_org, p_job, false);
-  select coalesce(s.user_account_id, s.opened_by) into strict whose
+  select call_opener(s) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
   select x.call_id into id from external_call x
   where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = declared.key;
@@ -1167,6 +1167,10 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
+    select s.user_account_id, 'is the person for whom it works', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    where j.org_id = p_org and j.id = p_job and s.on_behalf_by is not null
+    union all
     -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
     -- behind it could be that person.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null
@@ -1219,10 +1223,10 @@ begin
     select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
       policies_version(p_org),
       (select x.call_id from external_call x
-        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = call_opener(s)
           and x.key = p_key),
       case when p_key is not null then
-        joined_call(p_org, s.agent_id, coalesce(s.user_account_id, s.opened_by), p_key, p_request_hash) end,
+        joined_call(p_org, s.agent_id, call_opener(s), p_key, p_request_hash) end,
       case when p_runner is not null then
         doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
       exists (select from tool_call c
@@ -1235,9 +1239,51 @@ begin
     join team t on t.org_id = a.org_id and t.id = a.team_id
     left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
     left join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
-    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))
+      and (not p_acts or s.on_behalf_by is null or require_person(s));
 end
 $$;
+
+CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
+    LANGUAGE sql PARALLEL SAFE
+    RETURN clock_timestamp();
+
+CREATE TABLE public.session (
+    org_id uuid NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    user_account_id uuid,
+    agent_id uuid NOT NULL,
+    status text DEFAULT 'CREATED'::text NOT NULL,
+    context jsonb DEFAULT '{}'::jsonb NOT NULL,
+    title text,
+    origin_channel_mapping_id uuid,
+    opened_by uuid NOT NULL,
+    revision integer DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    held_at timestamp with time zone,
+    hold_reason text,
+    idle_check_at timestamp with time zone,
+    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    held_by text[] DEFAULT '{}'::text[] NOT NULL,
+    paused_at timestamp with time zone,
+    end_reason text,
+    outside_id text,
+    outside_by uuid,
+    on_behalf_by uuid,
+    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
+    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
+    CONSTRAINT chk_session_on_behalf CHECK (((on_behalf_by IS NULL) OR ((kind = 'external'::text) AND (user_account_id IS NOT NULL)))),
+    CONSTRAINT chk_session_outside CHECK ((((outside_id IS NULL) = (outside_by IS NULL)) AND ((outside_id IS NULL) OR ((kind = 'external'::text) AND ((length(outside_id) >= 1) AND (length(outside_id) <= 255)))))),
+    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
+);
+
+ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION public.call_opener(s public.session) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((s).on_behalf_by IS NULL) THEN COALESCE((s).user_account_id, (s).opened_by) ELSE (md5((((s).on_behalf_by)::text || ((s).user_account_id)::text)))::uuid END;
 
 CREATE FUNCTION public.call_repeats(p_org uuid, p_call uuid) RETURNS integer
     LANGUAGE sql STABLE
@@ -1271,6 +1317,10 @@ begin
         and not exists (
           select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
           where i.org_id = p_org and i.approval_id = r.id and i.job_id <> all (p_jobs) and c.status = 'awaiting')
+        -- An agent that runs elsewhere may ask for the same call in its next session: until then somebody answers.
+        and not (r.kind = 'uncertain_effect' and exists (
+          select from approval_invocation i join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+          where i.org_id = p_org and i.approval_id = r.id and x.unsettled))
       returning r.id, r.tool_name, r.job_id),
     told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)
@@ -1917,41 +1967,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.plane_now() RETURNS timestamp with time zone
-    LANGUAGE sql PARALLEL SAFE
-    RETURN clock_timestamp();
-
-CREATE TABLE public.session (
-    org_id uuid NOT NULL,
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    user_account_id uuid,
-    agent_id uuid NOT NULL,
-    status text DEFAULT 'CREATED'::text NOT NULL,
-    context jsonb DEFAULT '{}'::jsonb NOT NULL,
-    title text,
-    origin_channel_mapping_id uuid,
-    opened_by uuid NOT NULL,
-    revision integer DEFAULT 1 NOT NULL,
-    created_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    held_at timestamp with time zone,
-    hold_reason text,
-    idle_check_at timestamp with time zone,
-    context_by uuid[] DEFAULT '{}'::uuid[] NOT NULL,
-    held_by text[] DEFAULT '{}'::text[] NOT NULL,
-    paused_at timestamp with time zone,
-    end_reason text,
-    outside_id text,
-    outside_by uuid,
-    CONSTRAINT chk_session_conversation_has_person CHECK (((kind <> 'conversation'::text) OR (user_account_id IS NOT NULL))),
-    CONSTRAINT chk_session_kind CHECK ((kind = ANY (ARRAY['conversation'::text, 'programmatic'::text, 'external'::text]))),
-    CONSTRAINT chk_session_outside CHECK ((((outside_id IS NULL) = (outside_by IS NULL)) AND ((outside_id IS NULL) OR ((kind = 'external'::text) AND ((length(outside_id) >= 1) AND (length(outside_id) <= 255)))))),
-    CONSTRAINT chk_session_status CHECK ((status = ANY (ARRAY['CREATED'::text, 'ACTIVE'::text, 'PAUSED'::text, 'TERMINATED'::text])))
-);
-
-ALTER TABLE ONLY public.session FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION public.deliver_message(p_org uuid, p_session public.session, p_text text, p_author uuid, p_mapping uuid, p_key uuid, p_job uuid, actions text[], bodies bytea[], job_body bytea, active_body bytea, p_chat uuid, OUT message_seq bigint, OUT job_id uuid, OUT created_job boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -2014,7 +2029,7 @@ CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runn
     AS $$
   select x.call_id from job j
   join session s on s.org_id = j.org_id and s.id = j.session_id
-  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
     and x.unsettled and x.request_hash = p_request_hash
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   where j.org_id = p_org and j.id = p_job and x.asker = p_asker and x.call_id is distinct from p_except
@@ -3029,6 +3044,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
   perform lock_external(p_org, declared.job_id, true);
+  perform require_person(s) from session s where s.org_id = p_org and s.id = declared.session_id and s.on_behalf_by is not null;
   its_runner := coalesce(p_intent ->> 'runner', declared.runner);
   if declared.request_hash is not null
       and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_call) is not null then
@@ -4544,7 +4560,8 @@ CREATE VIEW public.external_call_shown WITH (security_invoker='true') AS
     s.opened_by,
     j.policies AS request_policies,
     public.plane_now() AS now,
-    h.event_seq
+    h.event_seq,
+    x.unsettled
    FROM ((((((public.external_call x
      JOIN public.tool_call c ON (((c.org_id = x.org_id) AND (c.id = x.call_id))))
      JOIN public.job j ON (((j.org_id = x.org_id) AND (j.id = x.job_id))))
@@ -5064,6 +5081,16 @@ begin
 end
 $$;
 
+CREATE FUNCTION public.release_keys(p_org uuid, p_call uuid) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
+  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
+end
+$$;
+
 CREATE FUNCTION public.renew_channel_listeners(p_owner uuid, p_connections uuid[], p_epochs bigint[], p_revisions integer[], p_lease interval) RETURNS TABLE(connection_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'public', 'pg_temp'
@@ -5244,6 +5271,20 @@ begin
     raise exception using errcode = 'CX409', detail = 'external_held',
       message = 'This session is held.', hint = 'Wait until somebody resumes it, then ask again.';
   end if;
+end
+$$;
+
+CREATE FUNCTION public.require_person(s public.session) RETURNS boolean
+    LANGUAGE plpgsql STABLE COST 1000
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  if exists (select from user_account u where u.org_id = s.org_id and u.id = s.user_account_id and u.deactivated_at is not null) then
+    raise exception using errcode = 'CX409', detail = 'member_deactivated',
+      message = 'The member for whom this session was opened is deactivated.',
+      hint = 'Do nothing more in it; an admin may reactivate them: `cortex member update --activate`.';
+  end if;
+  return true;
 end
 $$;
 
@@ -5978,7 +6019,7 @@ CREATE TABLE public.api_key (
     mac bytea,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
     CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
-    CONSTRAINT chk_api_key_permissions CHECK ((((kind = 'service'::text) OR (permissions = '{}'::text[])) AND (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text]))),
+    CONSTRAINT chk_api_key_permissions CHECK ((((kind = 'service'::text) OR (permissions = '{}'::text[])) AND (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text, 'session.on_behalf'::text]))),
     CONSTRAINT chk_api_key_roles CHECK ((roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text]))
 );
 
@@ -7778,7 +7819,7 @@ CREATE UNIQUE INDEX uq_notification_verdict ON public.notification USING btree (
 
 CREATE UNIQUE INDEX uq_session_open_conversation ON public.session USING btree (org_id, user_account_id, agent_id) WHERE ((kind = 'conversation'::text) AND (status <> 'TERMINATED'::text));
 
-CREATE UNIQUE INDEX uq_session_outside ON public.session USING btree (org_id, agent_id, outside_by, outside_id) WHERE ((outside_id IS NOT NULL) AND (status <> 'TERMINATED'::text));
+CREATE UNIQUE INDEX uq_session_outside_person ON public.session USING btree (org_id, agent_id, outside_by, outside_id, user_account_id) NULLS NOT DISTINCT WHERE ((outside_id IS NOT NULL) AND (status <> 'TERMINATED'::text));
 
 CREATE UNIQUE INDEX uq_signing_key_active ON public.signing_key USING btree (org_id) WHERE (retired_at IS NULL);
 
@@ -8595,6 +8636,16 @@ GRANT UPDATE(caused) ON TABLE public.approval_request TO cortex_app;
 
 GRANT UPDATE(answer) ON TABLE public.approval_request TO cortex_app;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
+
+GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
+
+GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
+
+GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
+
+GRANT UPDATE(context_by) ON TABLE public.session TO cortex_app;
+
 REVOKE ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.claim_channel_events(p_claim uuid, p_channels text[], p_after uuid, p_full uuid[], p_lanes integer, p_per_org integer, p_per_lane integer, p_lease interval) TO cortex_app;
 
@@ -8606,16 +8657,6 @@ GRANT ALL ON FUNCTION public.claim_notifications(p_claim uuid, p_channels text[]
 
 REVOKE ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.convert_credentials(p_org uuid, p_table text, p_ids uuid[], p_lookups bytea[], p_macs bytea[]) TO cortex_app;
-
-GRANT SELECT,INSERT,UPDATE ON TABLE public.session TO cortex_app;
-
-GRANT SELECT(org_id) ON TABLE public.session TO cortex_scheduler;
-
-GRANT SELECT(id) ON TABLE public.session TO cortex_scheduler;
-
-GRANT SELECT(idle_check_at) ON TABLE public.session TO cortex_scheduler;
-
-GRANT UPDATE(context_by) ON TABLE public.session TO cortex_app;
 
 REVOKE ALL ON FUNCTION public.find_cancelled(p_worker uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION public.find_cancelled(p_worker uuid) TO cortex_app;
@@ -8878,6 +8919,8 @@ GRANT SELECT,INSERT ON TABLE public.external_call TO cortex_app;
 GRANT SELECT(org_id) ON TABLE public.external_call TO cortex_scheduler;
 
 GRANT SELECT(call_id) ON TABLE public.external_call TO cortex_scheduler;
+
+GRANT UPDATE(key) ON TABLE public.external_call TO cortex_app;
 
 GRANT UPDATE(begun_by) ON TABLE public.external_call TO cortex_app;
 
@@ -9233,7 +9276,7 @@ GRANT UPDATE(used_at) ON TABLE public.enrolment_code TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.event TO cortex_app;
 
-GRANT SELECT,INSERT ON TABLE public.external_call_key TO cortex_app;
+GRANT SELECT,INSERT,DELETE ON TABLE public.external_call_key TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.external_tool TO cortex_app;
 

@@ -651,6 +651,10 @@ update approval_token set used_at = plane_now() where user_account_id = $1 and u
 returning id
 
 
+-- name: release_keys
+select release_keys($1, $2)
+
+
 -- name: vote_answer
 -- One answer of several about an uncertain call. Whoever changes their mind has one vote still.
 with voted as (

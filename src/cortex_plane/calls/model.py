@@ -392,6 +392,8 @@ def _advice(call: ExternalCall, is_sender: bool) -> tuple[Next, str | None]:
         return Next.USE, None
     if status in (CallStatus.FAILED, CallStatus.REJECTED, CallStatus.ANSWERED):
         return Next.STOP, call.error
+    if call.job_status in TERMINAL and call.is_asked:
+        return Next.WAIT, "Nobody knows whether it happened in a session that is over; a person is asked."
     if call.job_status in TERMINAL and status in IN_DOUBT:
         return Next.STOP, f"Nobody knows whether it happened, and its session is over: its job is {call.job_status}."
     if call.job_status in TERMINAL:
@@ -448,6 +450,29 @@ class CallShown:
     error: str | None
     created_at: datetime
     finished_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallDecision:
+    """A call about which people are not asked any more. It permits nothing: its agent asks the plane again."""
+
+    id: UUID
+    session_id: UUID
+    outside_id: str | None
+    """What the world of its agent calls its session."""
+    agent: str
+    tool: str
+    key: str | None
+    """The key that its agent gave it."""
+    status: CallStatus
+    """Where the call stands now."""
+    approval_id: UUID
+    kind: ApprovalKind
+    """`call`: whether it may run; `uncertain_effect`: whether it happened."""
+    decision: ApprovalStatus
+    """How the request ended."""
+    decided_at: datetime
+    """When it ended."""
 
 
 CallName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-f0-9]+$")]

@@ -22,6 +22,11 @@ where c.id = case when $3::text is not null then coalesce(
     order by o.step_index limit 1) end
 
 
+-- name: outlives_session
+-- Whether a call that nobody knows the outcome of is in doubt for later sessions of its agent, too.
+select unsettled from external_call where call_id = $1
+
+
 -- name: is_run_elsewhere
 -- Whether a call has begun in another process than $2, and nobody has reported what became of it.
 select exists (
@@ -102,6 +107,23 @@ from (select count(*) as calls from page) p
 cross join lateral (
   select x.call_id, x.created_at from look x where p.calls < $3 order by x.created_at desc, x.call_id desc offset 499 limit 1) e
 order by created_at desc, id desc, status nulls last
+
+
+-- name: list_decided_calls
+-- Calls of agents that run elsewhere whose request has ended since $5, as far as $4 sees them (null: all), in the order in which that happened.
+select i.call_id as id, r.resolved_at as created_at, r.resolved_at as decided_at, x.session_id, s.outside_id, a.slug as agent,
+  c.tool_name as tool, x.key, c.status, r.id as approval_id, r.kind, r.status as decision
+from approval_request r
+join approval_invocation i on i.org_id = r.org_id and i.approval_id = r.id
+join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+join tool_call c on c.org_id = x.org_id and c.id = x.call_id
+join session s on s.org_id = x.org_id and s.id = x.session_id
+join agent a on a.org_id = x.org_id and a.id = x.agent_id
+where r.resolved_at is not null and r.resolved_at >= coalesce($5::timestamptz, '-infinity')
+  and ($1::timestamptz is null or (r.resolved_at, i.call_id) > ($1, $2::uuid))
+  and ($4::uuid is null or $4 in (s.user_account_id, s.opened_by)) and ($6::uuid is null or x.agent_id = $6)
+order by r.resolved_at, i.call_id
+limit $3
 
 
 -- name: lock_asking

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from cortex_plane.calls import model
 from cortex_plane.gates.model.atlases import MAX_ATLAS_BYTES
@@ -13,7 +13,7 @@ from cortex_plane.gates.model.scenarios import MAX_FILE_BYTES, ScenarioReport, S
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.usage import UsageTotals
 from cortex_plane.kernel.fields import MAX_BODY_BYTES, Ref
-from cortex_plane.kernel.routes import ListRoute, Query, Route, filters
+from cortex_plane.kernel.routes import ListQuery, ListRoute, Query, Route, filters
 from cortex_plane.sessions.model.sessions import Session
 
 T = TypeVar("T")
@@ -46,6 +46,11 @@ class HookQuery(Query):
     ] = 0
 
 
+class DecidedCallsQuery(ListQuery):
+    agent: Ref | None = None
+    since: Annotated[AwareDatetime | None, Field(description="Not those that were decided before.")] = None
+
+
 def _large(address: str, output: type[T], body: type, tag: str = "", status: int = 200) -> Route[T]:
     """A route whose body may hold arguments or results of any size."""
     return Route(address, output, body=body, status=status, max_body=MAX_BODY_BYTES, tag=tag)
@@ -62,6 +67,15 @@ LIST_CALLS = ListRoute(
     columns="id agent tool status rule attempt key created_at",
 )
 """Calls of agents that run elsewhere, newest first."""
+LIST_DECIDED_CALLS = ListRoute(
+    "GET /v1/decided-calls",
+    model.CallDecision,
+    query=DecidedCallsQuery,
+    columns="id agent tool outside_id decision status decided_at",
+    tag="calls",
+)
+"""Calls of agents that run elsewhere whose request has ended, oldest decision first. Decisions of the last seconds may still join: look again
+from a little earlier than where you were."""
 GET_CALL = Route("GET /v1/calls/{call_id}", model.ExternalCall, query=WaitQuery)
 """One call. With `wait` it is answered once there is something to do, or when that time is over."""
 INTEND_CALL = Route("POST /v1/calls/{call_id}/intent", model.ExternalCall, body=model.IntentDraft)

@@ -32,6 +32,8 @@ class StoredCall:
     policies: str
     event_seq: int
     """How far the events of its session go."""
+    unsettled: bool
+    """Whether the same request under another key is this call while nobody knows what became of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,8 +131,13 @@ async def get_call(tx: Transaction, id: UUID, sees: UUID | None) -> StoredCall |
 def _stored_call(row: Row) -> StoredCall:
     return StoredCall(
         call=parse(ExternalCall, row), sender=row["sender"], asked_hash=row["asked_hash"], asker=row["asker"],
-        policies=row["policies"], event_seq=row["event_seq"],
+        policies=row["policies"], event_seq=row["event_seq"], unsettled=row["unsettled"],
     )  # fmt: skip
+
+
+async def outlives_session(tx: Transaction, id: UUID) -> bool:
+    """Whether a call whose outcome nobody knows is in doubt for later sessions of its agent, too."""
+    return bool(await tx.value(queries.outlives_session, id))
 
 
 async def lock_asking(tx: Transaction, job_id: UUID, *, is_open: bool, askers: Sequence[UUID] = ()) -> Row:

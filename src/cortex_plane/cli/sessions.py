@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,15 +16,32 @@ from cortex_plane.cli.plane import harmless
 from cortex_plane.cli.terminal import AsJson, Atlases, Limit, add_command, say, show_record
 from cortex_plane.jobs import routes as job_routes
 from cortex_plane.sessions import routes
-from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft
+from cortex_plane.sessions.model.sessions import SessionChange, SessionDraft, SessionKind
 
 session_app = typer.Typer(no_args_is_help=True, help="Sessions: the conversation of one user with one agent.")
 
 
 @session_app.command("create")
-def create_session(agent: str, title: str | None = None, atlas: Atlases = None, as_json: AsJson = False) -> None:
+def create_session(
+    agent: str,
+    title: str | None = None,
+    atlas: Atlases = None,
+    external: Annotated[bool, Option(help="The agent runs elsewhere.")] = False,
+    outside_id: Annotated[str | None, Option(help="With --external: find the one that is open under this id.")] = None,
+    on_behalf_of: Annotated[
+        str | None, Option(help="With --external and a service key: the member for whom, by id or as CONNECTION:NAME.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Open a session with an agent."""
-    draft = SessionDraft(agent=agent, title=title, atlases=atlas or [])
+    draft = SessionDraft(
+        agent=agent,
+        kind=SessionKind.EXTERNAL if external else SessionKind.PROGRAMMATIC,
+        title=title,
+        atlases=atlas or [],
+        outside_id=outside_id,
+        on_behalf_of=on_behalf_of,
+    )
     show_record(lambda plane: plane.sessions.create(draft), as_json)
 
 
@@ -133,6 +151,19 @@ add_command(
 call_app = typer.Typer(no_args_is_help=True, help="Calls of agents that run elsewhere and ask before they act.")
 
 add_command(call_app, "list", call_routes.LIST_CALLS, "Newest first.", session="Only those of this session.", status="")
+
+
+@call_app.command("decided")
+def list_decided_calls(
+    agent: Annotated[str | None, Option(help="Id or slug.")] = None,
+    since: Annotated[str | None, Option(help="Not those before, such as 2026-01-31T09:00:00Z.")] = None,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Those whose request has ended, the oldest decision first."""
+    start = None if since is None else datetime.fromisoformat(since)
+    rows = terminal.fetch_list(lambda plane: plane.calls.list_decided(limit, agent=agent, since=start))
+    terminal.print_table(rows, call_routes.LIST_DECIDED_CALLS.columns, as_json)
 
 
 @call_app.command("show")

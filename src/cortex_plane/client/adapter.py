@@ -35,6 +35,8 @@ class Adapter:
     names: ToolNames = field(default_factory=ToolNames)
     answers: Answers | None = None
     patience: float = PATIENCE_SECONDS
+    on_behalf_of: str | None = None
+    """The person for whom a service works."""
 
     _calls: dict[str, PlaneCalls] = field(default_factory=dict, init=False)
 
@@ -44,13 +46,21 @@ class Adapter:
             while len(self._calls) >= MOST_SESSIONS:
                 self._calls.pop(next(iter(self._calls)))
             self._calls[session] = PlaneCalls(
-                self.plane, agent=self.agent, session=session, names=self.names, answers=self.answers, patience=self.patience
+                self.plane, agent=self.agent, session=session, names=self.names, answers=self.answers, patience=self.patience,
+                on_behalf_of=self.on_behalf_of,
             )  # fmt: skip
         return self._calls[session]
 
     def usage_calls(self, session: str) -> PlaneCalls:
         patience = min(self.patience, USAGE_PATIENCE_SECONDS)
-        return PlaneCalls(self.plane, agent=self.agent, session=session, names=self.names, patience=patience)
+        return PlaneCalls(
+            self.plane,
+            agent=self.agent,
+            session=session,
+            names=self.names,
+            patience=patience,
+            on_behalf_of=self.on_behalf_of,
+        )
 
     def options(self, name: str, parameters: Mapping[str, Any] | None) -> ToolOptions:
         """Those of the tool, with its schema, so that approvers may edit its arguments."""

@@ -151,8 +151,10 @@ class _Dialogues:
         answers: Answers,
         patience: float,
         runner: str | None,
+        on_behalf_of: str | None,
     ) -> None:
-        self.lines, self.agent, self.outside_id, self.names = lines, agent, session, names
+        self.lines, self.outside_id, self.names = lines, session, names
+        self.at = (agent, session, on_behalf_of)
         self._answers, self._patience, self._runner = answers, patience, runner
         self._used: str | None = None
 
@@ -223,7 +225,7 @@ class _Dialogues:
             ended = invocation.session_id
             if error.code != "external_over" or ended is None or ended == self._used:
                 raise
-        self.lines.forget_outside(self.agent, self.outside_id, ended)
+        self.lines.forget_outside(self.at, ended)
         return (yield from self._ask_once(invocation))
 
     def _ask_once(self, invocation: dialogues.Invocation) -> dialogues.Dialogue:
@@ -237,7 +239,7 @@ class _Dialogues:
         return call
 
     def _invocation(self, draft: dict[str, Any], wait: float, *, only_looks: bool = False) -> dialogues.Invocation:
-        session = functools.partial(self.lines.outside_session, self.agent, self.outside_id)
+        session = functools.partial(self.lines.outside_session, self.at)
         return dialogues.Invocation(
             session=session,
             draft=draft,
@@ -317,6 +319,7 @@ class PlaneCalls:
     ``session`` is what the framework calls it: every process that gives the same one, with the same key of the plane, shares a session.
     Where somebody ends that session, the calls of this object stop. The next object opens a new one: make one for each run or request.
     ``names`` maps the framework's names of tools. ``runner`` names the process that runs the tools, where that is not this one.
+    ``on_behalf_of`` is the person for whom a service works, whose session it then is; see `Sessions.open_external`.
     """
 
     def __init__(
@@ -329,8 +332,11 @@ class PlaneCalls:
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         runner: str | None = None,
+        on_behalf_of: str | None = None,
     ) -> None:
-        self._dialogues = _Dialogues(plane.lines, agent, session, names or ToolNames(), answers or {}, patience, runner)
+        self._dialogues = _Dialogues(
+            plane.lines, agent, session, names or ToolNames(), answers or {}, patience, runner, on_behalf_of
+        )
         self.sync = SyncPlaneCalls(self._dialogues)
 
     async def authorize(
@@ -410,7 +416,7 @@ class PlaneCalls:
     async def _do(self, step: dialogues.Step) -> Any:
         match step:
             case dialogues.Send():
-                return await self._dialogues.lines.send_or_undo(step, self._dialogues.agent)
+                return await self._dialogues.lines.send_or_undo(step, self._dialogues.at[0])
             case dialogues.Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
             case dialogues.Flush(session=session):

@@ -152,6 +152,7 @@ class Client:
         on_gate: OnGate | None = None,
         report: Literal["now", "later"] = "now",
         parks: bool = False,
+        on_behalf_of: Callable[..., str] | str | None = None,
     ) -> Callable[[F], F]:
         """Put a function behind the plane: each call is authorised first, and its outcome is kept.
 
@@ -166,13 +167,14 @@ class Client:
         call of the same session begins and before `close()` returns; if the process dies before that, the call is in doubt.
         ``parks``: where a guarded function inside raises `ApprovalPending`, this one begins again with the same ``key``, from its start. All
         that it does before must bear repetition. Without it a person is asked whether it happened.
+        ``on_behalf_of``: the person for whom a service works, as text or made from the arguments; see `Sessions.open_external`.
         """
         from cortex_plane.client.guarding import GuardOptions, guard
 
         options = GuardOptions(
             tool=name or "", agent=agent, risk=None if risk is None else Risk(risk), read_only=read_only, on_uncertain=OnUncertain(on_uncertain),
             timeout=timeout, wait=wait, patience=patience, key=key, probe=probe, leave_out=frozenset(leave_out),
-            answers=answers or {}, on_gate=on_gate, report=report, parks=parks,
+            answers=answers or {}, on_gate=on_gate, report=report, parks=parks, on_behalf_of=on_behalf_of,
         )  # fmt: skip
         return guard(self.lines, options)
 

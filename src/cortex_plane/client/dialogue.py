@@ -65,12 +65,14 @@ class ApprovalPending(Conflict):
     code = "approval_pending"
     default_hint = "Call it again with the same `key` later; a decision that came meanwhile is used then."
 
-    def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, call: Mapping[str, Any] = NO_CALL, link: str | None = None) -> None:
+        # Frameworks hand on the text alone: it says where people decide.
+        super().__init__(f"{message} People decide at {link}." if link else message)
         self.call_id: str = call["id"]
         self.approval_id: str | None = call["approval_id"]
         self.key: str | None = call["key"]
         self.deadline: str | None = call["deadline"]
+        self.link = link
 
 
 class InDoubt(UncertainOutcome):
@@ -208,7 +210,8 @@ class Invocation:
             case _ if call["status"] in ("intended", "uncertain"):
                 raise InDoubt(f"`{call['tool']}` was not run: {call['reason']}", call)
             case _:
-                raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call)
+                link = approval_link(self.plane_url, call["approval_id"])
+                raise ApprovalPending(f"`{call['tool']}` was not run: {call['reason']}", call, link)
 
     def ask(self, call_id: str | None = None) -> Dialogue:
         """The call, or the one of this id, with what its caller does now: `run` it and report, `use` its result, `stop`, or `wait` where the time to wait is

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 import httpx
@@ -93,6 +93,7 @@ class GuardOptions:
     on_gate: OnGate | None
     report: str
     parks: bool = False
+    on_behalf_of: Callable[..., str] | str | None = None
 
 
 def guard(lines: Lines, declaration: GuardOptions) -> Callable[[F], F]:
@@ -322,7 +323,7 @@ class Guarded:
         if self._schema is not None:
             draft["parameters"] = self._schema
         invocation = dialogues.Invocation(
-            session=functools.partial(self._lines.session, options.agent), draft=draft, wait=options.wait,
+            session=functools.partial(self._lines.session, options.agent, self._person(args, kwargs)), draft=draft, wait=options.wait,
             patience=options.patience, has_probe=options.probe is not None, answers=options.answers,
             has_answerer=options.on_gate is not None, reports_later=options.report == "later",
             plane_url=self._lines.url, parks=options.parks, note_parked=self._lines.note_parked,
@@ -341,6 +342,18 @@ class Guarded:
             raise InvalidInput(
                 "A key must be 1 to 255 printable ASCII characters without spaces. Nothing was sent.",
                 hint="Make it from what names the act, such as an order's number.",
+            )
+        return text
+
+    def _person(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        person = self._options.on_behalf_of
+        if person is None:
+            return None
+        text = person(*args, **kwargs) if callable(person) else person
+        if not isinstance(text, str) or not text:
+            raise InvalidInput(
+                "`on_behalf_of` names nobody. Nothing was sent.",
+                hint="Return the id of a member, or `connection:name`.",
             )
         return text
 
@@ -481,6 +494,10 @@ class Reports:
             await asyncio.wait(tasks)
 
 
+OutsideName: TypeAlias = tuple[str, str, str | None]
+"""The agent, the outside id, and the person on whose behalf it works."""
+
+
 class Lines:
     """Connections to the plane: one pool per process for threads, one per event loop. A forked child makes its own."""
 
@@ -489,9 +506,9 @@ class Lines:
         self._pools: dict[int, httpx.HTTPTransport] = {}
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncBaseTransport]
         self._loops = weakref.WeakKeyDictionary()
-        self._sessions: dict[tuple[int, str], str] = {}
-        self._names: dict[tuple[int, str], str] = {}
-        self._outside: dict[tuple[str, str], str] = {}
+        self._sessions: dict[tuple[int, str, str | None], str] = {}
+        self._names: dict[tuple[int, str, str | None], str] = {}
+        self._outside: dict[OutsideName, str] = {}
         self._parked: dict[str, set[str]] = {}
         self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
@@ -539,31 +556,34 @@ class Lines:
         except CortexError as error:
             dialogues.log.warning("a cancelled call of %s could not be taken back: %s", tool, error)
 
-    def session(self, agent: str, insist: dialogues.Insist) -> dialogues.Dialogue:
-        """The session of this process for an agent. Threads that open it at the same moment get the same one."""
-        at = (os.getpid(), agent)
+    def session(self, agent: str, person: str | None, insist: dialogues.Insist) -> dialogues.Dialogue:
+        """The session of this process for an agent, and for the person on whose behalf it works. Threads that open it at the same moment get
+        the same one."""
+        at = (os.getpid(), agent, person)
         if at not in self._sessions:
             name = self._names.setdefault(at, f"guard-{uuid4().hex}")
             body = {"agent": agent, "kind": "external", "title": f"guarded functions, process {at[0]}"}
+            body |= {} if person is None else {"on_behalf_of": person}
             session = yield from insist(dialogues.Send(CREATE_SESSION, (), body, headers={"Idempotency-Key": name}))
             self._sessions[at] = session["id"]
         return self._sessions[at]
 
-    def outside_session(self, agent: str, outside_id: str, insist: dialogues.Insist) -> dialogues.Dialogue:
+    def outside_session(self, at: OutsideName, insist: dialogues.Insist) -> dialogues.Dialogue:
         """The session that the agent's own world names. It outlives this process, which never ends it."""
-        at = (agent, outside_id)
         if at not in self._outside:
+            agent, outside_id, person = at
             body = {"agent": agent, "kind": "external", "outside_id": outside_id}
+            body |= {} if person is None else {"on_behalf_of": person}
             session = yield from insist(dialogues.Send(CREATE_SESSION, (), body))
             while len(self._outside) >= MAX_OUTSIDE:
                 self._outside.pop(next(iter(self._outside)), None)
             self._outside[at] = session["id"]
         return self._outside[at]
 
-    def forget_outside(self, agent: str, outside_id: str, session_id: str) -> None:
+    def forget_outside(self, at: OutsideName, session_id: str) -> None:
         """This one is over: the next one is opened, unless somebody opened it already."""
-        if self._outside.get((agent, outside_id)) == session_id:
-            self._outside.pop((agent, outside_id), None)
+        if self._outside.get(at) == session_id:
+            self._outside.pop(at, None)
 
     def note_parked(self, session: str, call: str, is_parked: bool) -> None:
         """A session with a parked call is not completed with this process: its key begins it again later."""

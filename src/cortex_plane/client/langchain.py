@@ -50,6 +50,7 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
+    ``on_behalf_of`` is the person for whom a service works.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
+        on_behalf_of: str | None = None,
     ) -> None:
         super().__init__()
         self._adapter = Adapter(
@@ -71,6 +73,7 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             names=names or ToolNames(),
             answers=answers,
             patience=patience,
+            on_behalf_of=on_behalf_of,
         )
         self._report_usage = report_usage
 

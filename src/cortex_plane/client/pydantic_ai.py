@@ -58,6 +58,7 @@ class PlaneCapability(AbstractCapability[Any]):
 
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
+    ``on_behalf_of`` is the person for whom a service works.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class PlaneCapability(AbstractCapability[Any]):
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
+        on_behalf_of: str | None = None,
     ) -> None:
         self._adapter = Adapter(
             plane=plane or Client(),
@@ -78,6 +80,7 @@ class PlaneCapability(AbstractCapability[Any]):
             names=names or ToolNames(),
             answers=answers,
             patience=patience,
+            on_behalf_of=on_behalf_of,
         )
         self._report_usage = report_usage
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -30,12 +31,19 @@ class Sessions(Noun):
         title: str | None = None,
         context: dict[str, Any] | None = None,
         outside_id: str | None = None,
+        on_behalf_of: str | None = None,
         idempotency_key: str | None = None,
     ) -> ExternalSession:
         """For an agent that runs here: it asks with `authorize` before it acts. ``outside_id``: what its own world calls the session; where
-        you have that one open, it is found."""
+        you have that one open, it is found. ``on_behalf_of``: the person for whom a service opens it: the id of a member, or
+        `connection:name` with a verified name of theirs."""
         draft = model.SessionDraft(
-            agent=agent, kind=model.SessionKind.EXTERNAL, title=title, context=context or {}, outside_id=outside_id
+            agent=agent,
+            kind=model.SessionKind.EXTERNAL,
+            title=title,
+            context=context or {},
+            outside_id=outside_id,
+            on_behalf_of=on_behalf_of,
         )
         return ExternalSession(await self.create(draft, idempotency_key=idempotency_key), Calls(self._plane))
 
@@ -125,6 +133,13 @@ class Calls(Noun):
         self, limit: int | None = None, *, session_id: UUID | None = None, status: CallStatus | None = None
     ) -> AsyncIterator[calls.CallShown]:
         return self._plane.pages(call_routes.LIST_CALLS, limit=limit, session_id=session_id, status=status)
+
+    def list_decided(
+        self, limit: int | None = None, *, agent: str | None = None, since: datetime | None = None
+    ) -> AsyncIterator[calls.CallDecision]:
+        """Those whose request has ended, the oldest decision first. Look again from a little earlier: a decision of the last seconds may
+        still join."""
+        return self._plane.pages(call_routes.LIST_DECIDED_CALLS, limit=limit, agent=agent, since=since)
 
     async def intent(
         self, call: calls.ExternalCall, *, sender: str | None = None, did_not_happen: bool = False

@@ -26,6 +26,7 @@ COMMANDS = {
     "api": "cortex_plane.main.commands:process_app",
     "worker": "cortex_plane.main.commands:process_app",
     "mcp": "cortex_plane.main.mcp_command:mcp_app",
+    "resume": "cortex_plane.cli.resumer:resume_app",
     "me": "cortex_plane.cli.members:self_app",
     "enrol": "cortex_plane.cli.members:self_app",
     "usage": "cortex_plane.cli.jobs:usage_app",

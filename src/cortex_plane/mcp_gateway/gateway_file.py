@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from cortex_plane.agents.model.tools import MAX_TIMEOUT, MIN_TIMEOUT, InvalidApp
 from cortex_plane.kernel.addresses import Allowed
-from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import Risk
+from cortex_plane.kernel.toml_files import TomlKind
 from cortex_plane.mcp_client.servers import McpServer, Secret, declare_server
 
 WAIT_SECONDS = 45.0
@@ -114,39 +112,26 @@ class GatewayConfig:
     servers: tuple[GatewayServer, ...]
 
 
-def _invalid(message: str) -> InvalidInput:
-    return InvalidInput(
-        message, code="invalid_gateway_file", hint="Correct the file; docs/guides/mcp-gateway.md describes it."
-    )
+_KIND = TomlKind(noun="The gateway's file", code="invalid_gateway_file", page="docs/guides/mcp-gateway.md")
 
 
 def read_gateway_file(path: Path) -> GatewayConfig:
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(f"The gateway's file {path} cannot be read: {error}.") from None
-    return parse_gateway_file(text, path.name)
+    return parse_gateway_file(_KIND.read_text(path), path.name)
 
 
 def parse_gateway_file(text: str, name: str) -> GatewayConfig:
     """Raises `InvalidInput` with the line of the first fault."""
-    try:
-        document = _File.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise _invalid(f"{name} is not TOML: {error}.") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise _fault(text, name, tuple(map(str, first["loc"])), first["msg"]) from None
+    document = _KIND.parse(text, name, _File)
     try:
         allowed = Allowed.parse(document.allow)
     except ValueError as error:
-        raise _fault(text, name, ("allow",), str(error)) from None
+        raise _KIND.fault(text, name, ("allow",), str(error)) from None
     servers: list[GatewayServer] = []
     for key, entry in document.servers.items():
         try:
             servers.append(_declare(key, entry, allowed))
         except InvalidApp as error:
-            raise _fault(text, name, ("servers", key), f"{error.message} {error.hint}") from None
+            raise _KIND.fault(text, name, ("servers", key), f"{error.message} {error.hint}") from None
     return GatewayConfig(
         agent=document.agent,
         org=None if document.org is None else UUID(document.org),
@@ -190,38 +175,3 @@ def _declare(name: str, server: _Server, allowed: Allowed) -> GatewayServer:
 
 def risk_of(override: ToolOverride) -> Risk | None:
     return None if override.risk is None else Risk(override.risk)
-
-
-def _fault(text: str, name: str, place: tuple[str, ...], message: str) -> InvalidInput:
-    where = ".".join(place)
-    return _invalid(f"{name}, line {line_of(text, place)}: `{where}`: {message}.")
-
-
-_HEADER = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
-_KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
-
-
-def line_of(text: str, place: tuple[str, ...]) -> int:
-    """The line of the key, or of the innermost table around it that stands in the file; 1 where none does."""
-    best, line = 0, 1
-    for number, key in _keys(text):
-        common = 0
-        while common < min(len(key), len(place)) and key[common] == place[common]:
-            common += 1
-        if common == len(key) and common > best:
-            best, line = common, number
-    return line
-
-
-def _keys(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := _HEADER.fullmatch(line):
-            table = _parts(match[1])
-            yield number, table
-        elif match := _KEY.match(line):
-            yield number, (*table, *_parts(match[1]))
-
-
-def _parts(key: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in key.split("."))

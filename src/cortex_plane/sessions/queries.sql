@@ -1,6 +1,6 @@
 -- name: get_session
 select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
-  s.held_by, s.end_reason, s.outside_id, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
+  s.held_by, s.end_reason, s.outside_id, s.on_behalf_by, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
   (select coalesce(jsonb_agg(jsonb_build_object(
       'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
    from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
@@ -19,16 +19,17 @@ returning held_at
 
 -- name: insert_session
 with made as (
-  insert into session (org_id, id, kind, user_account_id, agent_id, title, context, opened_by, context_by, status, outside_id, outside_by)
+  insert into session (org_id, id, kind, user_account_id, agent_id, title, context, opened_by, context_by, status, outside_id, outside_by,
+    on_behalf_by)
   values ($1, $2, $3, $4, $5, $6, $7, $8, case when $7::jsonb = '{}' then '{}' else array[$9::uuid] end, $10, $11::text,
-    case when $11::text is not null then $9::uuid end)
+    case when $11::text is not null then $9::uuid end, $12::uuid)
 )
 insert into session_head (org_id, session_id) values ($1, $2)
 
 
 -- name: list_sessions
 select s.id, s.kind, s.user_account_id, s.agent_id, s.status, s.context, s.title, s.origin_channel_mapping_id, s.held_at, s.hold_reason,
-  s.held_by, s.end_reason, s.outside_id, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
+  s.held_by, s.end_reason, s.outside_id, s.on_behalf_by, s.revision, h.last_activity_at, s.created_at, s.updated_at, runtime_status(s) as agent_status,
   (select coalesce(jsonb_agg(jsonb_build_object(
       'atlas_id', b.atlas_id, 'version', b.version, 'digest', b.digest, 'bound_at', b.bound_at) order by b.atlas_id), '[]')
    from session_atlas b where b.org_id = s.org_id and b.session_id = s.id) as atlases
@@ -44,11 +45,12 @@ limit $3
 
 
 -- name: find_outside_session
--- The open session that an identity opened with an agent under this outside id, and whether its job is over.
+-- The open session that an identity opened with an agent under this outside id, for this person ($4), and whether its job is over.
 select s.id, j.status in ('COMPLETED', 'FAILED', 'CANCELLED') as is_over
 from session s
 left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
-where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.status <> 'TERMINATED'
+where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.user_account_id is not distinct from $4::uuid
+  and s.status <> 'TERMINATED'
 
 
 -- name: lock_session

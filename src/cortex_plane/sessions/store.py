@@ -32,10 +32,12 @@ async def insert_session(
     opened_by: Actor,
     status: session_model.SessionStatus = session_model.SessionStatus.CREATED,
     outside_id: str | None = None,
+    on_behalf: bool = False,
 ) -> None:
+    """``on_behalf``: the actor is a service that opens it for the person."""
     await tx.rows(
         queries.insert_session, tx.org, id, kind, user_account_id, agent_id, title, context, opened_by.key_id,
-        opened_by.identity, status, outside_id,
+        opened_by.identity, status, outside_id, opened_by.key_id if on_behalf else None,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
@@ -96,7 +97,10 @@ async def settle_call(
             code="call_settled",
             hint="Read its step with `cortex job steps`.",
         )
-    steering.require_open(job_row)
+    # A session that runs elsewhere may be over before anybody was asked: the doubt outlives it.
+    is_over = job_row["status"] in TERMINAL
+    if job_row["kind"] != JobKind.EXTERNAL:
+        steering.require_open(job_row)
     card_id = card.approval.id if card else await tx.value(queries.approval_of_uncertain_call, id, call_id)
     if card_id is None and job_row["kind"] == JobKind.EXTERNAL and await approvals_store.is_unasked(tx, id, call_id):
         raise Conflict(
@@ -130,6 +134,10 @@ async def settle_call(
         Verdict.DID_NOT_HAPPEN: CallStatus.CLEARED,
         Verdict.FAIL: CallStatus.FAILED,
     }[answer.verdict]
+    if is_over and status is CallStatus.CLEARED:
+        # Nothing begins again in a session that is over: whoever comes with its key asks for a new call.
+        status, answer = CallStatus.FAILED, replace(answer, note=answer.note or "it did not happen")
+        await tx.rows(queries.release_keys, tx.org, call_id)
     result = await jobs_store.answer_call(tx, call_id, status, answer, actor.name)
     digest = None if result is None else hashlib.sha256(canonical(result)).hexdigest()
     settlement = {"call": str(call_id), "tool": call.tool_name, "verdict": answer.verdict, "note": answer.note}
@@ -148,7 +156,7 @@ async def settle_call(
         reason = answer.note or "no reason"
         error = f"`{call.tool_name}` of step {call.step_index} was given up by {actor.name}: {reason}"
         await steering.fail_job(tx, actor, job_row["session_id"], id, error)
-    elif not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
+    elif not is_over and not [c for c in await jobs_store.open_calls(tx, id) if c.status is CallStatus.UNCERTAIN]:
         await steering.lift_holds(tx, id, job_row, (Hold.UNCERTAIN_EFFECT,), actor, answer.note)
     return None
 

@@ -14,7 +14,7 @@ from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, call_fact, facts_by, status_of
 from cortex_plane.calls.store import CallContext, queries
-from cortex_plane.calls.verbs import intents
+from cortex_plane.calls.verbs import deadlines, intents
 from cortex_plane.calls.verbs.authorization import decide_call, preview_verdict
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.external import (
@@ -26,6 +26,7 @@ from cortex_plane.calls.verbs.external import (
 )
 from cortex_plane.db.database import Database, Row, Transaction, after, page
 from cortex_plane.jobs.model.effects import CallStatus
+from cortex_plane.jobs.model.jobs import TERMINAL
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, GateClosed, Unavailable
 from cortex_plane.kernel.fields import UNDECLARED, adapter
@@ -188,7 +189,17 @@ async def authorize_in(
     if call is not None:
         return call_model.advised(call, is_sender=True)
     id = require_found(earlier, "call")
-    call = shown_call(await read_call(db, actor, id), draft.sender)
+    stored_call = await read_call(db, actor, id)
+    call = shown_call(stored_call, draft.sender)
+    if (
+        call.status is CallStatus.UNCERTAIN
+        and call.job_status in TERMINAL
+        and stored_call.unsettled
+        and not call.is_asked
+    ):
+        # Its agent was to find out, and its session ended.
+        await deadlines.ask_human(db, actor, id)
+        return shown_call(await read_call(db, actor, id), draft.sender)
     if draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.

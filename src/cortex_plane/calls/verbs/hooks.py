@@ -152,7 +152,9 @@ async def _earlier_waiting(db: Database, actor: Actor, call: ExternalCall) -> st
 async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> None:
     input_hash = hashlib.sha256(canonical(dict(event.arguments)))
     async with db.transaction(actor.org_id) as tx:
-        session = require_found(await find_outside_session(tx, actor, agent, event.session), "session")
+        session = require_found(
+            await find_outside_session(tx, actor, agent, event.session, actor.user_account_id), "session"
+        )
         call = await tx.row(
             queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
             doubt_hash_of(event.tool, input_hash.hexdigest(), hooks.scope_of(event)), input_hash.digest(),

@@ -200,8 +200,10 @@ async def settle_doubt(
 ) -> ExternalCall:  # fmt: skip
     """``is_reported``: its agent itself says that nobody knows; else it is silent."""
     choice = settlement(call.on_uncertain, call.now, call.now, call.attempt)
-    gives_up = choice is Settlement.FAIL or job["status"] in TERMINAL
-    asks = human or choice is Settlement.ASK_HUMAN
+    is_over = job["status"] in TERMINAL
+    gives_up = choice is Settlement.FAIL or (is_over and not await calls_store.outlives_session(tx, call.id))
+    # In a session that is over its agent does not find out.
+    asks = human or is_over or choice is Settlement.ASK_HUMAN
     status = CallStatus.FAILED if gives_up else CallStatus.UNCERTAIN
     if gives_up:
         error = f"Nobody knows whether it happened, and nobody is asked: {error}"

@@ -471,6 +471,10 @@ begin
         and not exists (
           select from approval_invocation i join tool_call c on c.org_id = i.org_id and c.id = i.call_id
           where i.org_id = p_org and i.approval_id = r.id and i.job_id <> all (p_jobs) and c.status = 'awaiting')
+        -- An agent that runs elsewhere may ask for the same call in its next session: until then somebody answers.
+        and not (r.kind = 'uncertain_effect' and exists (
+          select from approval_invocation i join external_call x on x.org_id = i.org_id and x.call_id = i.call_id
+          where i.org_id = p_org and i.approval_id = r.id and x.unsettled))
       returning r.id, r.tool_name, r.job_id),
     told as (
       insert into approval_event (org_id, approval_id, event_type, payload, created_at)

@@ -86,6 +86,10 @@ begin
     from job j join session s on s.org_id = p_org and s.id = j.session_id cross join lateral unnest(s.context_by) c (identity)
     where j.org_id = p_org and j.id = p_job
     union all
+    select s.user_account_id, 'is the person for whom it works', null
+    from job j join session s on s.org_id = p_org and s.id = j.session_id
+    where j.org_id = p_org and j.id = p_job and s.on_behalf_by is not null
+    union all
     -- A call that a connection asks for: whoever set it up could have made it, and whoever vouched for the account of the person
     -- behind it could be that person.
     select unnest(c.set_up_by), 'set up the connection that asked for the call', null

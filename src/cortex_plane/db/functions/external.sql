@@ -12,6 +12,26 @@ $$;
 create or replace trigger job_external before insert or update of runnable_at on job
   for each row when (new.kind = 'external') execute function job_external();
 
+-- Whose keys the calls of a session have: those of its person, or of the program that opened it. A service that works for a person has keys of
+-- its own for each: neither they nor another service meet them.
+create or replace function call_opener(s session) returns uuid
+  language sql immutable parallel safe
+  return case when s.on_behalf_by is null then coalesce(s.user_account_id, s.opened_by)
+    else md5(s.on_behalf_by::text || s.user_account_id::text)::uuid end;
+
+-- Whether its person is still there, where a service works for one. Raises otherwise; never false.
+create or replace function require_person(s session) returns boolean
+  language plpgsql stable cost 1000 set search_path = public, pg_temp as $$
+begin
+  if exists (select from user_account u where u.org_id = s.org_id and u.id = s.user_account_id and u.deactivated_at is not null) then
+    raise exception using errcode = 'CX409', detail = 'member_deactivated',
+      message = 'The member for whom this session was opened is deactivated.',
+      hint = 'Do nothing more in it; an admin may reactivate them: `cortex member update --activate`.';
+  end if;
+  return true;
+end
+$$;
+
 -- A call as its agent sees it.
 drop view if exists external_call_shown cascade;
 create view external_call_shown with (security_invoker = true) as
@@ -20,7 +40,7 @@ create view external_call_shown with (security_invoker = true) as
     x.declares_risk, c.on_uncertain, x.timeout_seconds, x.key, c.status, c.verdict, c.rule, c.attempt, c.dispatch_before, c.settle_after,
     c.result, c.error, c.settled_by, x.policies, x.sender, x.asked_hash, x.asker, x.caused_by, j.status as job_status, j.holds <> '{}' as held,
     r.id as approval_id, r.status as approval_status, r.kind as approval_kind, r.deadline, x.created_at, c.finished_at,
-    s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq
+    s.user_account_id, s.opened_by, j.policies as request_policies, plane_now() as now, h.event_seq, x.unsettled
   from external_call x
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   join job j on j.org_id = x.org_id and j.id = x.job_id
@@ -47,14 +67,13 @@ $$;
 drop function if exists doubted_call(uuid, uuid, uuid, text, bytea);
 
 -- The call that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same identity in
--- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. Where a session ended
--- before anybody was asked, the doubt stays. p_except: a call that is not looked at.
+-- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. p_except: a call that is not looked at.
 create or replace function doubted_call(
   p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid default null) returns uuid
   language sql stable set search_path = public, pg_temp as $$
   select x.call_id from job j
   join session s on s.org_id = j.org_id and s.id = j.session_id
-  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
     and x.unsettled and x.request_hash = p_request_hash
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   where j.org_id = p_org and j.id = p_job and x.asker = p_asker and x.call_id is distinct from p_except
@@ -64,6 +83,15 @@ create or replace function doubted_call(
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
       or (c.status = 'failed' and c.settled_by = 'fail'))
   order by x.created_at, x.call_id limit 1
+$$;
+
+-- The keys of a call stand for nothing any more: a new call may have them.
+create or replace function release_keys(p_org uuid, p_call uuid) returns void
+  language plpgsql set search_path = public, pg_temp as $$
+begin
+  delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
+  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
+end
 $$;
 
 -- The call that a key joined while that one was in doubt.
@@ -146,10 +174,10 @@ begin
     select j.id, s.agent_id, a.slug, array_remove(array[t.id, t.parent_id], null), s.kind, v.skill_config, j.policies,
       policies_version(p_org),
       (select x.call_id from external_call x
-        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = coalesce(s.user_account_id, s.opened_by)
+        where x.org_id = p_org and x.agent_id = s.agent_id and x.opener = call_opener(s)
           and x.key = p_key),
       case when p_key is not null then
-        joined_call(p_org, s.agent_id, coalesce(s.user_account_id, s.opened_by), p_key, p_request_hash) end,
+        joined_call(p_org, s.agent_id, call_opener(s), p_key, p_request_hash) end,
       case when p_runner is not null then
         doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
       exists (select from tool_call c
@@ -162,7 +190,8 @@ begin
     join team t on t.org_id = a.org_id and t.id = a.team_id
     left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
     left join agent_version v on v.org_id = j.org_id and v.agent_id = j.agent_id and v.version = j.agent_version
-    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by));
+    where s.org_id = p_org and s.id = p_session and (p_sees is null or p_sees in (s.user_account_id, s.opened_by))
+      and (not p_acts or s.on_behalf_by is null or require_person(s));
 end
 $$;
 
@@ -250,7 +279,7 @@ begin
   -- Without a runner nothing is doubted, so nothing is kept to recognise it by.
   doubt_hash := case when declared.runner is not null then decode(declared.request_hash, 'hex') end;
   the_job := lock_external(p_org, p_job, false);
-  select coalesce(s.user_account_id, s.opened_by) into strict whose
+  select call_opener(s) into strict whose
   from session s where s.org_id = p_org and s.id = the_job.session_id;
   select x.call_id into id from external_call x
   where x.org_id = p_org and x.agent_id = the_job.agent_id and x.opener = whose and x.key = declared.key;
@@ -326,6 +355,7 @@ begin
   perform set_config('app.org_id', p_org::text, true);
   select * into strict declared from external_call x where x.org_id = p_org and x.call_id = p_call;
   perform lock_external(p_org, declared.job_id, true);
+  perform require_person(s) from session s where s.org_id = p_org and s.id = declared.session_id and s.on_behalf_by is not null;
   its_runner := coalesce(p_intent ->> 'runner', declared.runner);
   if declared.request_hash is not null
       and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_call) is not null then

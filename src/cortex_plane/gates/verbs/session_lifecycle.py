@@ -19,15 +19,22 @@ from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
 from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, find_outside_session
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
+from cortex_plane.tenancy.verbs.access import find_person, require_served_person
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
 
 @verb(Permission.SESSION_WRITE)
 async def create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None = None) -> Session:
     """Open a session. With an outside id the caller's open session of that name is found, and only if there is none a new one opens."""
+    person = actor.user_account_id
+    if draft.on_behalf_of is not None:
+        actor.require(Permission.SESSION_ON_BEHALF)
+        person = await find_person(db, actor, draft.on_behalf_of)
     for _ in range(TRIES):
         try:
-            return await session_gates.with_loaded_atlases(db, actor.org_id, lambda: _create(db, actor, draft, once))
+            return await session_gates.with_loaded_atlases(
+                db, actor.org_id, lambda: _create(db, actor, draft, person, once)
+            )
         except AlreadyExists:
             # Somebody opened it at the same moment: now it is there.
             if draft.outside_id is None:
@@ -37,21 +44,27 @@ async def create(db: Database, actor: Actor, draft: SessionDraft, once: Idempote
     )
 
 
-async def _create(db: Database, actor: Actor, draft: SessionDraft, once: IdempotencyKey | None) -> Session:
+async def _create(
+    db: Database, actor: Actor, draft: SessionDraft, person: UUID | None, once: IdempotencyKey | None
+) -> Session:
+    on_behalf = draft.on_behalf_of is not None
     async with db.transaction(actor.org_id) as tx:
+        if on_behalf and person is not None:
+            await require_served_person(tx, person)
 
         async def make() -> UUID:
             if draft.outside_id is not None and (
-                known := await _find_outside(tx, actor, draft.agent, draft.outside_id)
+                known := await _find_outside(tx, actor, draft.agent, draft.outside_id, person)
             ):
                 return known
             agent = await agent_for_new_session(tx, draft.agent)
             id = new_id()
             await sessions_store.insert_session(
-                tx, id, draft.kind, actor.user_account_id, agent.id, draft.title or None,
-                draft.context, actor, outside_id=draft.outside_id,
+                tx, id, draft.kind, person, agent.id, draft.title or None,
+                draft.context, actor, outside_id=draft.outside_id, on_behalf=on_behalf,
             )  # fmt: skip
             named = {} if draft.outside_id is None else {"outside_id": draft.outside_id}
+            named |= {"on_behalf_of": str(person)} if on_behalf else {}
             await proof_store.append_to_session(
                 tx, id, [Fact.of(actor, "session_created", session=str(id), agent=str(agent.id), **named)]
             )
@@ -66,9 +79,11 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
         return require_found(await sessions_store.get_session(tx, id, None), "session")
 
 
-async def _find_outside(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> UUID | None:
+async def _find_outside(
+    tx: Transaction, actor: Actor, agent_ref: str, outside_id: str, person: UUID | None
+) -> UUID | None:
     """The actor's open session with this outside id. One whose job is over ends here: a new one takes its place."""
-    row = await find_outside_session(tx, actor, agent_ref, outside_id)
+    row = await find_outside_session(tx, actor, agent_ref, outside_id, person)
     if row is None:
         return None
     id: UUID = row["id"]

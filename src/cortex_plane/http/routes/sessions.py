@@ -11,7 +11,16 @@ from starlette.responses import Response
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.calls.model import Dialect, ExternalCall
 from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER
-from cortex_plane.calls.verbs import calls, deadlines, external, hooks, outcomes, permissions, resolutions
+from cortex_plane.calls.verbs import (
+    calls,
+    deadlines,
+    decided_calls,
+    external,
+    hooks,
+    outcomes,
+    permissions,
+    resolutions,
+)
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.http import exchange as exchanges
 from cortex_plane.http.exchange import Exchange, answer, handle, reply
@@ -210,6 +219,7 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     answer(call_routes.AUTHORIZE_CALL, calls.authorize_call),
     answer(call_routes.AUTHORIZE_CALLS, calls.authorize_calls),
     pages(call_routes.LIST_CALLS, calls.list_calls, "calls"),
+    pages(call_routes.LIST_DECIDED_CALLS, decided_calls.list_decided_calls, "decided_calls"),
     handle(call_routes.GET_CALL, calls.get_call, get_call),
     answer(call_routes.INTEND_CALL, calls.begin_call),
     answer(call_routes.SETTLE_CALL, outcomes.settle_call),

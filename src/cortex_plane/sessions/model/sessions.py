@@ -106,6 +106,8 @@ class Session:
     """Why its agent ended it. It ends when none of its jobs is open any more."""
     outside_id: str | None = None
     """What the world of its agent calls it: a thread, a conversation, a run."""
+    on_behalf_by: UUID | None = None
+    """The id of the service key that opened it for its person."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
@@ -122,10 +124,14 @@ class SessionDraft:
     outside_id: ExternalId | None = None
     """Of an external session: what your agent's own world calls it, such as the id of a thread, a conversation or a run. Where you have
     an open session with this agent under it, that one is the answer."""
+    on_behalf_of: ExternalId | None = None
+    """Of an external session that a service opens for a person: the id of the member, or `connection:name` with their verified name on a
+    connection. The key needs the permission `session.on_behalf`."""
 
     def __post_init__(self) -> None:
-        if self.outside_id is not None and self.kind is not SessionKind.EXTERNAL:
-            raise PydanticCustomError("outside_id", "is for sessions of the kind `external`")
+        for name in ("outside_id", "on_behalf_of"):
+            if getattr(self, name) is not None and self.kind is not SessionKind.EXTERNAL:
+                raise PydanticCustomError(name, "is for sessions of the kind `external`")
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

@@ -63,11 +63,13 @@ def require_api(agent: Agent) -> None:
         )
 
 
-async def find_outside_session(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> Row | None:
-    """The actor's open session of this agent with this outside id, and whether its job is over."""
+async def find_outside_session(
+    tx: Transaction, actor: Actor, agent_ref: str, outside_id: str, person: UUID | None
+) -> Row | None:
+    """The actor's open session of this agent with this outside id for this person, and whether its job is over."""
     agent = require_found(await agents_store.get_agent(tx, agent_ref), "agent")
     require_api(agent)
-    return await tx.row(queries.find_outside_session, agent.id, actor.identity, outside_id)
+    return await tx.row(queries.find_outside_session, agent.id, actor.identity, outside_id, person)
 
 
 async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID, Fact]:

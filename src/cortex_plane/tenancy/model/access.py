@@ -66,6 +66,8 @@ class Grantable(StrEnum):
     TEAM_WRITE = "team.write"
     ORG_WRITE = "org.write"
     MEMBER_WRITE = "member.write"
+    SESSION_ON_BEHALF = "session.on_behalf"
+    """Open sessions of external agents for members of the org. It gives no right to decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +115,7 @@ class KeyDraft:
     member_id: UUID | None = None
     """The person whose key it becomes."""
     roles: Roles | None = None
-    permissions: list[Grantable] = Field(default_factory=list, max_length=8)
+    permissions: list[Grantable] = Field(default_factory=list, max_length=len(Grantable))
     """What the service may do by name, whatever its roles are."""
     expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
 
@@ -283,6 +285,7 @@ class Permission(StrEnum):
     SESSION_READ = "session.read", _EVERYONE
     SESSION_WRITE = "session.write", _WORKING
     SESSION_TERMINATE = "session.terminate", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER, _R.GUEST})
+    SESSION_ON_BEHALF = "session.on_behalf", _ADMIN
     SESSION_HOLD = "session.hold", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
     MESSAGE_INGEST = "message.ingest", frozenset({_R.ADMIN, _R.OPERATOR, _R.MEMBER})
     JOB_READ = "job.read", _EVERYONE
@@ -312,7 +315,7 @@ GRANTS = {permission: permission.roles for permission in Permission}
 """Pages ask by the name of a permission, too."""
 
 
-SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST})
+SERVICES_ONLY = frozenset({Permission.MESSAGE_INGEST, Permission.SESSION_ON_BEHALF})
 """Speaking for other people is for channel programs, never for a person's own key."""
 
 PERSONS_ONLY = frozenset({Permission.LOGIN, Permission.IDENTITY_LINK, Permission.KEY_OWN, Permission.JOB_SETTLE})

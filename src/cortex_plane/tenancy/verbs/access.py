@@ -10,10 +10,11 @@ from uuid import UUID
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.db.database import Database, Transaction, ids
-from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden
+from cortex_plane.kernel.errors import Conflict, CortexError, Forbidden, NotFound
+from cortex_plane.kernel.fields import split_ref
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Forged, SecretKind
-from cortex_plane.tenancy.model.orgs import Member
+from cortex_plane.tenancy.model.orgs import Member, Role
 from cortex_plane.tenancy.store import queries
 from cortex_plane.tenancy.verbs.frame import report_forgery, require_found
 
@@ -45,6 +46,39 @@ async def require_active(tx: Transaction, member_id: UUID) -> Member:
             hint="Reactivate them first: `cortex member update --activate`.",
         )
     return member
+
+
+async def find_person(db: Database, actor: Actor, ref: str) -> UUID:
+    """The member whom a service names: by their id, or as `connection:name` with a name there that is verified as theirs."""
+    id, name = split_ref(ref)
+    if name is None:
+        return require_found(id, "member")
+    channel, _, sender = name.partition(":")
+
+    def unknown() -> NotFound:
+        return NotFound(
+            f"No member of the org is known as `{ref}`.",
+            code="member_not_found",
+            hint="Give the id of a member, or `connection:name` with a name that `cortex member mappings` shows as verified.",
+        )
+
+    async with forgery_refusal(db, unknown), db.transaction(actor.org_id) as tx:
+        connection = await tenancy_store.get_connection_name(tx, channel) if sender else None
+        mapping = await tenancy_store.verified_mapping(tx, connection.id, sender) if connection else None
+        if mapping is None:
+            raise unknown()
+        return mapping.user_account_id
+
+
+async def require_served_person(tx: Transaction, member_id: UUID) -> None:
+    """A service works for members alone: a guest may turn out to be somebody else."""
+    member = await require_active(tx, member_id)
+    if set(member.roles) <= {Role.GUEST}:
+        raise Forbidden(
+            f"{member.display_name} is a guest, and no program works on behalf of one.",
+            code="guest_not_served",
+            hint="Make them a member of the org, or leave out `on_behalf_of`.",
+        )
 
 
 async def sponsors_by(tx: Transaction, actor: Actor) -> list[UUID]:
