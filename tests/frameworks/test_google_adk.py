@@ -21,9 +21,11 @@ from pydantic import BaseModel, Field
 
 from cortex_plane import Client
 from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.client.adapter import Adapter
 from cortex_plane.client.google_adk import CONFIRMATION, PlanePlugin
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
+from tests.fixtures.apart import Apart
 from tests.fixtures.people import World, apply_policies
 
 __all__ = ["careful", "plane", "server"]
@@ -273,3 +275,27 @@ async def test_the_plane_learns_of_other_callbacks(plane: Client, world: World, 
     (call,) = await ledger(world)
     expected = {"changes": (1000, "uncertain"), "answers": (None, "completed")}
     assert (next(iter(ran), None), call.status) == expected[kind]
+
+
+@pytest.mark.proves("D.1010")
+async def test_a_call_in_a_session_that_is_held_goes_on_when_it_is_released(
+    server: Apart, plane: Client, world: World
+) -> None:
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        ran.append(n)
+        return f"paid {n}"
+
+    calls = Adapter(plane=plane, agent="deployer").calls("shop/customer-7/thread 1")
+    await calls.completed(await calls.authorize("look", {}, key="1"), "seen")
+    (session,) = [session async for session in plane.sessions.list()]
+    talk = Conversation(plane, [pay], [("pay", {"n": 1})])
+    async with Client(server.url, world.admin.secret) as admin:
+        await admin.sessions.pause(session.id)
+        for prompt in (BEGIN, None):
+            await talk.turn(prompt)
+            assert (ran, [wait["call_id"] for wait in await talk.pending()]) == ([], [None])
+        await admin.sessions.resume(session.id)
+    assert "paid 1" in await talk.turn()
+    assert (ran, await talk.pending()) == ([1], [])

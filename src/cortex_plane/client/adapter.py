@@ -103,7 +103,7 @@ def find_faults(parameters: Mapping[str, Any] | None, arguments: Mapping[str, An
     if parameters is None:
         return None
     try:
-        found = faults(compiled(dict(parameters)), dict(arguments))
+        texts = faults(compiled(dict(parameters)), dict(arguments))
     except Unusable:
         return None  # The plane says what is wrong with the schema.
-    return f"The arguments are not valid. Correct them and call it again: {'; '.join(found)}" if found else None
+    return f"The arguments are not valid. Correct them and call it again: {'; '.join(texts)}" if texts else None

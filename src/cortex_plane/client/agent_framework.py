@@ -119,8 +119,8 @@ class _Authorization(FunctionMiddleware):
             case Advice.WAIT | Advice.DOUBT:
                 context.result = _request(context, answer, key)
             case Advice.USE:
-                stored = answer.result if answer.reason is None else answer.reason
-                context.result = _with_note(_from_stored(stored), answer)
+                result = answer.result if answer.reason is None else answer.reason
+                context.result = _with_note(_contents(result), answer)
             case Advice.STOP:
                 context.result = f"Error: {describe_stop(answer)}"
             case Advice.RUN:
@@ -135,8 +135,8 @@ class _Authorization(FunctionMiddleware):
                 if _is_request(context.result):
                     await calls.parked(answer)
                 elif not answer.edited and _arguments(context) != answer.arguments:
-                    ran = as_text(_arguments(context))
-                    await calls.unknown(answer, f"Another middleware changed its arguments: it ran with {ran}.")
+                    text = as_text(_arguments(context))
+                    await calls.unknown(answer, f"Another middleware changed its arguments: it ran with {text}.")
                 else:
                     await calls.completed(answer, _as_stored(context.result))
                     context.result = _with_note(context.result, answer)
@@ -154,11 +154,11 @@ class _UsageReport(ChatMiddleware):
         if isinstance(context.result, ChatResponse):
             await report(context.result)
 
-    async def _report(self, context: ChatContext, begun: float, response: ChatResponse[Any]) -> None:
+    async def _report(self, context: ChatContext, start: float, response: ChatResponse[Any]) -> None:
         if context.session is None or not response.usage_details:
             return
         calls = self._adapter.usage_calls(context.session.session_id)
-        await calls.report_usage(_usage_of(response, time.monotonic() - begun))
+        await calls.report_usage(_usage_of(response, time.monotonic() - start))
 
 
 async def _invoke(context: FunctionInvocationContext, call_next: CallNext, answer: PlaneAnswer) -> None:
@@ -170,13 +170,13 @@ async def _invoke(context: FunctionInvocationContext, call_next: CallNext, answe
         await call_next()
         return
     # The framework binds an approval to the arguments of its request, so the edited ones go to the function directly.
-    edited = FunctionInvocationContext(
+    direct = FunctionInvocationContext(
         context.function, answer.arguments, context.session, kwargs=context.kwargs, tools=context.tools,
         metadata={key: value for key, value in context.metadata.items() if not key.startswith("_")},
         parent_service_session_state_keys=context.parent_service_session_state_keys,
     )  # fmt: skip
     context.result = await context.function.invoke(
-        arguments=answer.arguments, context=edited, tool_call_id=context.metadata["call_id"]
+        arguments=answer.arguments, context=direct, tool_call_id=context.metadata["call_id"]
     )
 
 
@@ -207,8 +207,8 @@ def _is_request(value: Any) -> bool:
 def _find_requests(session: AgentSession) -> list[Content]:
     """The plane's requests that the framework keeps in the session until they are answered."""
     state = session.state.get("tool_approval")
-    saved = state.get("pending_approval_requests", []) if isinstance(state, Mapping) else []
-    requests = [request if isinstance(request, Content) else Content.from_dict(request) for request in saved]
+    values = state.get("pending_approval_requests", []) if isinstance(state, Mapping) else []
+    requests = [request if isinstance(request, Content) else Content.from_dict(request) for request in values]
     return [request for request in requests if request.additional_properties.get(_ASKED_BY) == _PLANE]
 
 
@@ -220,13 +220,13 @@ def _as_stored(result: Any) -> Any:
     return [item.to_dict() for item in result]
 
 
-def _from_stored(stored: Any) -> Sequence[Content]:
+def _contents(result: Any) -> Sequence[Content]:
     try:
-        if isinstance(stored, list):
-            return [Content.from_dict(item) for item in stored]
+        if isinstance(result, list):
+            return [Content.from_dict(item) for item in result]
     except (AttributeError, KeyError, TypeError, ValueError):
         pass  # Of a function whose results the framework does not parse.
-    return [Content.from_text(as_text(stored))]
+    return [Content.from_text(as_text(result))]
 
 
 def _with_note(result: Any, answer: PlaneAnswer) -> Any:

@@ -103,7 +103,7 @@ class PlanePlugin(BasePlugin):
         """The calls of a session that wait, as the plane has them now: `tool`, `arguments`, `link`, `deadline`, `reason`, `in_doubt`."""
         requests = await _load_requests(runner, user_id, session_id)
         states = [await self._look_at(request) for request in requests if request.is_ours]
-        return [state.shown for state in states if not state.is_settled]
+        return [state.details for state in states if not state.is_settled or state.details["call_id"] is None]
 
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -181,20 +181,20 @@ class PlanePlugin(BasePlugin):
         events = tool_context.session.events
         siblings = _find_siblings(events, tool_context.function_call_id)
         requests = [request for request in _find_requests(events) if request.call["id"] in siblings]
-        answered = _last_answered(events)
-        if any(request.id not in answered or request.is_used_up for request in requests):
+        answers = _last_answers(events)
+        if any(request.id not in answers or request.is_used_up for request in requests):
             tool_context.actions.skip_summarization = True
 
     async def _look_at(self, request: _Request) -> _State:
         """It begins nothing, unlike the question before the tool runs."""
-        shown = {key: value for key, value in request.payload.items() if key != _ASKED_BY}
+        details = {key: value for key, value in request.payload.items() if key != _ASKED_BY}
         try:
-            call = await self._adapter.plane.calls.get(UUID(str(shown["call_id"])))
+            call = await self._adapter.plane.calls.get(UUID(str(details["call_id"])))
         except NotFound:
-            return _State(True, shown)  # The tool's own question says what became of it.
+            return _State(True, details)  # The tool's own question says what became of it.
         except (CortexError, ValueError) as error:
-            return _State(shown["call_id"] is None, shown | {"reason": str(error)})
-        return _state_of(call, shown, self._adapter.plane.lines.url)
+            return _State(details["call_id"] is None, details | {"reason": str(error)})
+        return _state_of(call, details, self._adapter.plane.lines.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _State:
     """What the plane says about a call that waits."""
 
     is_settled: bool
-    shown: dict[str, Any]
+    details: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ async def _repeat_requests(runner: Runner, user_id: str, session_id: str) -> lis
 def _find_requests(events: list[Event]) -> list[_Request]:
     requests: dict[str, _Request] = {}
     """By the id of the call that waits."""
-    answered: set[str] = set()
+    answers: set[str] = set()
     for event in events:
         for call in event.get_function_calls():
             if call.name == CONFIRMATION and call.id and call.args:
@@ -283,8 +283,8 @@ def _find_requests(events: list[Event]) -> list[_Request]:
         for response in event.get_function_responses():
             request = requests.get(response.id or "")
             if event.author == "user":
-                answered.add(response.id or "")
-            elif request is not None and request.id in answered:
+                answers.add(response.id or "")
+            elif request is not None and request.id in answers:
                 again = event.actions.requested_tool_confirmations.get(response.id or "")
                 del requests[request.call["id"]]
                 if again is not None:
@@ -302,7 +302,7 @@ def _find_siblings(events: list[Event], call_id: str | None) -> set[str | None]:
     return set()
 
 
-def _last_answered(events: list[Event]) -> set[str]:
+def _last_answers(events: list[Event]) -> set[str]:
     """The requests that the last message of the user answers."""
     for event in reversed(events):
         if event.author == "user":
@@ -317,11 +317,11 @@ def _is_answer_to_plane(context: ToolContext) -> bool:
     return any(request.is_ours for request in requests if request.call["id"] == context.function_call_id)
 
 
-def _state_of(call: ExternalCall, shown: dict[str, Any], plane_url: str) -> _State:
+def _state_of(call: ExternalCall, details: dict[str, Any], plane_url: str) -> _State:
     approval_id = None if call.approval_id is None else str(call.approval_id)
     return _State(
         call.next not in (Next.WAIT, Next.PROBE),
-        shown | {
+        details | {
             "tool": call.tool, "arguments": call.arguments, "in_doubt": call.status in IN_DOUBT, "reason": call.reason,
             "approval_id": approval_id, "link": approval_link(plane_url, approval_id),
             "deadline": None if call.deadline is None else call.deadline.isoformat(),
