@@ -77,6 +77,8 @@ for order, cents in json.loads(sys.argv[1]):
     try:
         print("answer", json.dumps(str(call(order, cents))))
     except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
         print("answer", json.dumps(f"{{type(error).__name__}}: {{error}}"))
 """
 
