@@ -45,7 +45,7 @@ async def test_streams_that_catch_up_take_turns_of_their_org(world: World, monke
     monkeypatch.setattr(approval_feed, "PAGE", 1)
     async with open_door(world.db) as door, door.channel() as channel:
         client, in_flight = Client(channel, world.admin), door.app.state.in_flight
-        begin = client.approvals.WatchApprovals(approval_pb2.WatchApprovalsRequest(), metadata=client.key)
+        begin: Any = client.approvals.WatchApprovals(approval_pb2.WatchApprovalsRequest(), metadata=client.key)
         start = (await begin.read()).cursor
         begin.cancel()
         expected = [(await asked(client, await opened(world), args=b'{"n": %d}' % n)).approval_id for n in range(3)]

@@ -174,7 +174,12 @@ class CallFrame(ServerInterceptor):
         elif handler.response_streaming:
             behaviour = self._following(method, handler.unary_stream)
         else:
-            behaviour = self._answering(method, handler.unary_unary)
+            # The library sends metadata, message and status together. Where the reader takes nothing, they wait until its connection ends.
+            return grpc.stream_unary_rpc_method_handler(
+                self._answering(method, handler.unary_unary),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
         return grpc.stream_stream_rpc_method_handler(
             behaviour,
             request_deserializer=handler.request_deserializer,
@@ -182,13 +187,11 @@ class CallFrame(ServerInterceptor):
         )
 
     def _answering(self, method: str, answer: Answer) -> Answer:
-        async def framed(_: Any, context: ServicerContext[Any, Any]) -> None:
-            async def run() -> None:
-                message = await answer(await _receive(context), context)
-                await _begin(context)
-                await _send(context, message)
+        async def framed(_: Any, context: ServicerContext[Any, Any]) -> Any:
+            async def run() -> Any:
+                return await answer(await _receive(context), context)
 
-            await self._run(method, context, run)
+            return await self._run(method, context, run)
 
         return framed
 
@@ -228,7 +231,7 @@ class CallFrame(ServerInterceptor):
 
         return framed
 
-    async def _run(self, method: str, context: ServicerContext[Any, Any], run: Callable[[], Awaitable[None]]) -> None:
+    async def _run(self, method: str, context: ServicerContext[Any, Any], run: Callable[[], Awaitable[T]]) -> T:
         start, status, state = time.perf_counter(), "CANCELLED", dict[str, Any]()
         metadata = {str(name): value for name, value in context.invocation_metadata() or ()}
         request_id = str(metadata.get(REQUEST_ID, ""))
@@ -243,9 +246,9 @@ class CallFrame(ServerInterceptor):
             end = self._door.streams.open(caller.actor.identity, caller.actor.org_id)
             _at_end(context, end)
             _caller.set(caller)
-            await run()
+            message = await run()
             status = "OK"
-            return
+            return message
         except Exception as error:
             refusal = refusal_of(error, request_id)
             status = refusal.code.name
@@ -253,6 +256,7 @@ class CallFrame(ServerInterceptor):
             leave(state)
             self._record(method, status, time.perf_counter() - start, caller)
         await context.abort(refusal.code, refusal.message, ((DETAILS, refusal.details),))
+        raise AssertionError("`abort` raises")
 
     async def _admit(self, metadata: dict[str, Any], state: dict[str, Any]) -> GrpcCaller:
         door = self._door
