@@ -123,7 +123,9 @@ class Running:
     @asynccontextmanager
     async def client(self, key: str, mode: Any = "auto", **more: Any) -> AsyncIterator[McpClient]:
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}))
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
+            )
             transport = streamable_http_client(self.url, http_client=http)
             yield await stack.enter_async_context(McpClient(transport, mode=mode, cache=None, **more))
 
