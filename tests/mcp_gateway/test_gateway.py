@@ -32,6 +32,7 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.mcp_gateway import gateway as gateway_module
 from cortex_plane.mcp_gateway import serving as serving_module
+from cortex_plane.mcp_gateway import upstreams
 from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway_calls import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
@@ -122,7 +123,9 @@ class Running:
     @asynccontextmanager
     async def client(self, key: str, mode: Any = "auto", **more: Any) -> AsyncIterator[McpClient]:
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}))
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
+            )
             transport = streamable_http_client(self.url, http_client=http)
             yield await stack.enter_async_context(McpClient(transport, mode=mode, cache=None, **more))
 
@@ -305,6 +308,30 @@ async def test_a_server_that_dies_in_a_call_leaves_a_doubt_and_the_others_alone(
     assert log_of(tmp_path).count("die") == 1
     (call,) = [call for call in await ledger(world) if call.tool == "files.die"]
     assert call.status == "uncertain"
+
+
+@pytest.mark.proves("D.962")
+async def test_a_server_over_http_that_goes_away_in_a_call_leaves_a_doubt_and_the_others_alone(
+    plane: Apart, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "WAIT_SECONDS", 0.1)
+    async with AsyncExitStack() as behind:
+        shop = await behind.enter_async_context(in_one_task(offering_server()))
+        config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+        async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+            slow = asyncio.create_task(client.call_tool("shop__slow", {}))
+            await shop.entered.wait()
+            await behind.aclose()
+            lost = await slow
+            assert (lost.is_error, status(lost)) == (True, "in_doubt")
+            # It cannot be reached now, and nothing else is hurt.
+            refused = await client.call_tool("shop__add", {"a": 1, "b": 1})
+            assert (refused.is_error, status(refused)) == (True, "failed")
+            assert text(await client.call_tool("files__note", {"text": "x"})) == "noted"
+    assert [act for act, _ in shop.acts] == ["slow"]
+    assert {call.tool: call.status for call in await ledger(world)} == {
+        "shop.slow": "uncertain", "shop.add": "failed", "files.note": "completed"
+    }  # fmt: skip
 
 
 @pytest.mark.proves("D.962")
@@ -531,6 +558,9 @@ async def test_each_caller_is_the_person_of_the_key(
         )  # fmt: skip
         assert unknown.status_code == 400
         assert "error" in unknown.json()
+        headers = {"Authorization": f"Bearer {world.service.secret}", "Accept": "application/json, text/event-stream"}
+        huge = await http.post(gateway.url, content=b"[" + b" " * 1024 * 1024, headers=headers)
+        assert huge.status_code == 413
     for person in (world.service, world.admin, world.service):
         async with gateway.client(person.secret, "legacy") as client:
             await client.call_tool("shop__add", {"a": 1, "b": 2})

@@ -41,7 +41,7 @@ class Silence:
         pass
 
 
-class Progress(Silence):
+class CallProgress(Silence):
     """Tells now and then that a call is under way: some clients wait on for as long as they hear it. What the tool's own server reports is
     passed on, and never goes back."""
 

@@ -212,6 +212,11 @@ async def read_call(db: Database, actor: Actor, id: UUID) -> StoredCall:
     return require_found(await calls_store.read_call(db, actor.org_id, id, call_sight(actor)), "call")
 
 
+async def lock_call(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[ExternalCall, Row]:
+    job = await calls_store.lock_asking(tx, call.job_id, is_open=False)
+    return require_found(await calls_store.get_call(tx, call.id, call_sight(actor)), "call").call, job
+
+
 def shown_call(stored_call: StoredCall, sender: str | None) -> ExternalCall:
     return advised(stored_call.call, is_sender=sender is not None and stored_call.sender == sender)
 
