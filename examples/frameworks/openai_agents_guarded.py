@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from agents import Agent, Runner, SQLiteSession
-from cortex_plane.client.openai_agents import behind, next_input, state_of, waits
+from agents import Agent, SQLiteSession
+from cortex_plane.client.openai_agents import behind, run, waits
 from examples.frameworks import openai_agents_parts as parts
 
 
@@ -12,8 +12,7 @@ async def answer(prompt: str) -> None:
     history = SQLiteSession("customer-7", "conversations.sqlite")
     agent = Agent("Support", model=parts.scripted_model, tools=[parts.refund])
     agent = behind(None, agent, "support", session="customer-7")
-    result = await Runner.run(agent, await next_input(agent, parts.STATE.read_text(), prompt), session=history)
-    parts.STATE.write_text(state_of(result))
+    result = await run(agent, prompt, session=history)
     print(result.final_output, *waits(result))
 
 

@@ -39,7 +39,3 @@ def answer(call: ModelCall) -> ModelStep:
 
 
 scripted_model = ScriptedModel([ModelStep.respond(answer) for _ in range(100)])
-
-STATE = Path("customer-7.json")
-"""Where a run that waits is kept."""
-STATE.touch()

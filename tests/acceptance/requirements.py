@@ -493,6 +493,12 @@ REQUIREMENTS = [
     _R("D.1001", "Agents that are handed over to and agents as tools ask too; a call whose subagent waits is parked, and goes on in any process."),
     _R("D.1002", "Tools of MCP servers ask, copies of an agent stay behind the plane, and tools that the plane would not see are an error at"
        " the start."),
+    _R("D.1003", "The plane keeps the state of a run elsewhere with its session: an opaque text of at most 1 MiB, whose every write replaces the"
+       " version that was read."),
+    _R("D.1004", "Only the identity that opened a session saves its state, and whoever sees the session reads it; it ends with the session, and one"
+       " that was changed in the database is refused."),
+    _R("D.1005", "A run of the OpenAI Agents SDK goes on in any process with nothing but its session's outside id; of two processes that go on with"
+       " one run, the second raises."),
     # Adapters of Google ADK and Microsoft Agent Framework
     _R("D.1010", "Google ADK: a confirmation that was answered too early is requested again, the model is asked when all calls of its answer have a"
        " result, what a tool asks by itself stays its own, and changes of other callbacks are reported."),

@@ -18,11 +18,12 @@ from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import FunctionModel
 
 from agents import Agent as OpenAiAgent
-from agents import Runner, UserError, function_tool
+from agents import UserError, function_tool
 from cortex_plane import Client
 from cortex_plane.client.langchain import PlaneMiddleware
-from cortex_plane.client.openai_agents import behind, next_input, state_of, waits
+from cortex_plane.client.openai_agents import behind, run, waits
 from cortex_plane.client.pydantic_ai import PlaneCapability, next_turn
+from cortex_plane.kernel.errors import Unavailable
 
 Refund = Callable[[str, int], str]
 THREAD = "thread 1"
@@ -144,18 +145,17 @@ class AgentFrameworkDriver:
 class OpenAiAgentsDriver:
     session = THREAD
 
-    def __init__(self) -> None:
-        self._state = ""
-
     async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
         refund = function_tool(tool, name_override="refund", failure_error_function=None)
         plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
         agent = behind(plane, plain, "deployer", session=THREAD, patience=0.2)
         try:
-            result = await Runner.run(agent, await next_input(agent, self._state, prompt or ""))
+            result = await run(agent, prompt or "")
         except UserError as error:
             raise error.__cause__ or error from None
-        self._state = state_of(result)
+        except Unavailable as error:
+            # Whether a run waits is not known, so none begins.
+            return Turn(str(error), [])
         return Turn(result.final_output or "", waits(result))
 
 

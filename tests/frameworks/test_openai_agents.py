@@ -13,9 +13,10 @@ from mcp import types
 from agents import Agent, AgentHooks, Runner, RunState, UserError, WebSearchTool, function_tool, handoff
 from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.client.authorization import PlaneCalls
 from cortex_plane.client.dialogue import ApprovalPending
-from cortex_plane.client.openai_agents import GuardedAgent, behind, resumed, state_of, waits
-from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.client.openai_agents import GuardedAgent, behind, resumed, run, state_of, waits
+from cortex_plane.kernel.errors import Conflict, InvalidInput, Unavailable
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.people import World, apply_policies
@@ -257,3 +258,52 @@ async def test_hooks_of_the_user_are_called_and_arguments_that_are_no_object_ask
     second = await Runner.run(again, await resumed(again, state_of(first)))
     assert "no JSON object" in outputs(second)[0]
     assert (seen, await ledger(strict)) == (["start", "llm", "start", "llm"], [])
+
+
+@pytest.mark.proves("D.1005")
+async def test_the_plane_keeps_the_run_and_of_two_that_go_on_one_is_first(careful: Client, strict: World) -> None:
+    ran: list[str] = []
+
+    @function_tool
+    async def refund(order: str) -> str:
+        """Pay money back."""
+        ran.append(order)
+        # Meanwhile another process goes on with the same run, and is done first.
+        await calls.save_state(None, replaces=await calls.load_state())
+        return "paid"
+
+    def agent(*steps: Any) -> GuardedAgent:
+        return guarded(careful, Agent("Support", model=scripted(*steps), tools=[refund]))
+
+    calls = PlaneCalls(careful, agent="deployer", session="thread 1")
+    first = await run(agent(called("refund", {"order": "A-1"})), "Refund A-1")
+    saved = await calls.load_state()
+    assert (saved.version, saved.text) == (1, state_of(first))
+    # Undecided: it waits on, and the prompt is not sent.
+    second = await run(agent(), "Refund A-2")
+    assert [wait["arguments"] for wait in waits(second)] == [{"order": "A-1"}]
+    await decide_soon(strict)
+    with pytest.raises(Conflict) as caught:
+        await run(agent(), "Refund A-3")
+    assert (caught.value.code, ran) == ("state_changed", ["A-1"])
+    assert (await calls.load_state()).text is None
+    third = await run(agent(), "Hello")
+    assert third.final_output == "Done."
+    assert (await calls.load_state()).version == 3
+
+
+@pytest.mark.proves("D.1005")
+async def test_without_a_plane_a_run_that_may_wait_is_not_begun_anew() -> None:
+    @function_tool
+    def refund(order: str) -> str:
+        """Pay money back."""
+        raise AssertionError(order)
+
+    async with Client("http://127.0.0.1:9", "key") as client:
+        plain = Agent("Support", model=scripted(called("refund", {"order": "A-1"})), tools=[refund])
+        agent = behind(client, plain, "deployer", session="thread 1", patience=0.2)
+        with pytest.raises(Unavailable):
+            await run(agent, "Refund")
+        # The framework's own runner: the tool does not run, and the model reads why.
+        result = await Runner.run(agent, "Refund")
+    assert "does not answer" in outputs(result)[0]

@@ -562,6 +562,8 @@ def examples(s: Stage) -> list[Example]:
             body={"gate": "hello", "answers": {"ok": True}, "call": None},
         ),
         Example("GET /v1/sessions/{session_id}/permissions", {"session_id": s.gated}),
+        Example("GET /v1/sessions/{session_id}/state", {"session_id": s.elsewhere}),
+        Example("PUT /v1/sessions/{session_id}/state", {"session_id": s.elsewhere}, body={"text": "a run", "replaces": 0}),
         Example(
             "POST /v1/sessions/{session_id}/complete",
             {"session_id": s.elsewhere},

@@ -5528,6 +5528,16 @@ CREATE FUNCTION public.session_may_move(old_status text, new_status text) RETURN
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE old_status WHEN 'CREATED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) WHEN 'ACTIVE'::text THEN (new_status = ANY (ARRAY['PAUSED'::text, 'TERMINATED'::text])) WHEN 'PAUSED'::text THEN (new_status = ANY (ARRAY['ACTIVE'::text, 'TERMINATED'::text])) ELSE false END;
 
+CREATE FUNCTION public.session_over() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+begin
+  delete from session_state where org_id = new.org_id and session_id = new.id;
+  return null;
+end
+$$;
+
 CREATE FUNCTION public.sessions_append(p_org uuid, p_sessions uuid[], p_jobs uuid[], event_type text, event_data jsonb) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
@@ -7032,6 +7042,19 @@ CREATE TABLE public.session_memory (
 
 ALTER TABLE ONLY public.session_memory FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE public.session_state (
+    org_id uuid NOT NULL,
+    session_id uuid NOT NULL,
+    version integer NOT NULL,
+    text text,
+    mac bytea NOT NULL,
+    saved_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_session_state_text CHECK (((octet_length(text) >= 1) AND (octet_length(text) <= 1048576))),
+    CONSTRAINT chk_session_state_version CHECK ((version >= 1))
+);
+
+ALTER TABLE ONLY public.session_state FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE public.signal (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -7403,6 +7426,9 @@ ALTER TABLE ONLY public.session_memory
 
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT session_pkey PRIMARY KEY (org_id, id);
+
+ALTER TABLE ONLY public.session_state
+    ADD CONSTRAINT session_state_pkey PRIMARY KEY (org_id, session_id);
 
 ALTER TABLE ONLY public.signal
     ADD CONSTRAINT signal_pkey PRIMARY KEY (org_id, id);
@@ -7861,6 +7887,8 @@ CREATE TRIGGER platform_policy_changed AFTER INSERT OR DELETE OR UPDATE OR TRUNC
 
 CREATE TRIGGER session_guard BEFORE INSERT OR UPDATE OF status ON public.session FOR EACH ROW EXECUTE FUNCTION public.session_guard();
 
+CREATE TRIGGER session_over AFTER UPDATE OF status ON public.session FOR EACH ROW WHEN ((new.status = 'TERMINATED'::text)) EXECUTE FUNCTION public.session_over();
+
 CREATE TRIGGER tool_call_guard BEFORE UPDATE OF arguments, input_hash, tool_digest ON public.tool_call FOR EACH ROW EXECUTE FUNCTION public.tool_call_guard();
 
 ALTER TABLE ONLY public.agent
@@ -8142,6 +8170,9 @@ ALTER TABLE ONLY public.session_memory
 ALTER TABLE ONLY public.session
     ADD CONSTRAINT fk_session_origin FOREIGN KEY (org_id, origin_channel_mapping_id) REFERENCES public.channel_mapping(org_id, id);
 
+ALTER TABLE ONLY public.session_state
+    ADD CONSTRAINT fk_session_state_session FOREIGN KEY (org_id, session_id) REFERENCES public.session(org_id, id);
+
 ALTER TABLE ONLY public.signing_secret
     ADD CONSTRAINT fk_signing_secret_org FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -8409,6 +8440,8 @@ ALTER TABLE public.session_head ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.session_memory ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE public.session_state ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE public.signal ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.signing_key ENABLE ROW LEVEL SECURITY;
@@ -8542,6 +8575,8 @@ CREATE POLICY tenant ON public.session_gates USING ((org_id = (NULLIF(current_se
 CREATE POLICY tenant ON public.session_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.session_memory USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.session_state USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.signal USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -9463,6 +9498,16 @@ GRANT UPDATE(state) ON TABLE public.session_gates TO cortex_app;
 GRANT UPDATE(updated_at) ON TABLE public.session_gates TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.session_memory TO cortex_app;
+
+GRANT SELECT,INSERT,DELETE ON TABLE public.session_state TO cortex_app;
+
+GRANT UPDATE(version) ON TABLE public.session_state TO cortex_app;
+
+GRANT UPDATE(text) ON TABLE public.session_state TO cortex_app;
+
+GRANT UPDATE(mac) ON TABLE public.session_state TO cortex_app;
+
+GRANT UPDATE(saved_at) ON TABLE public.session_state TO cortex_app;
 
 GRANT SELECT,INSERT ON TABLE public.signal TO cortex_app;
 GRANT DELETE ON TABLE public.signal TO cortex_scheduler;

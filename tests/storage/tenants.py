@@ -28,8 +28,8 @@ from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.notify import store as notify_store
 from cortex_plane.proof.verbs import audit
-from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind
-from cortex_plane.sessions.verbs import events
+from cortex_plane.sessions.model.sessions import SessionDraft, SessionKind, SessionStateDraft
+from cortex_plane.sessions.verbs import events, states
 from cortex_plane.tenancy import store as tenancy_store
 from cortex_plane.tenancy.model.access import ModelKeyDraft, Provider
 from cortex_plane.tenancy.model.identities import LinkDraft
@@ -125,6 +125,9 @@ async def _call_elsewhere(world: World) -> None:
     """A call of an agent that runs elsewhere, under a resolution: allowed, and not begun; and one that two processes asked for."""
     draft = SessionDraft(agent=world.agent.slug, kind=SessionKind.EXTERNAL)
     session = await session_lifecycle.create(world.db, world.admin.actor, draft)
+    await states.save_session_state(
+        world.db, world.admin.actor, session.id, SessionStateDraft(text="a run", replaces=0)
+    )
     asked = CallDraft(tool="pay.out", parameters={"type": "object"}, key="order-1")
     allowed = await calls.authorize_call(world.db, world.admin.actor, session.id, asked)
     request = ResolutionRequest(action="pay.out")

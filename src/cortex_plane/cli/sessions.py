@@ -55,6 +55,7 @@ add_command(
     outside_id="What the agent's own world calls it.",
 )
 add_command(session_app, "show", routes.GET_SESSION)
+add_command(session_app, "state", routes.GET_SESSION_STATE, "What an agent elsewhere saved of a run that waits.")
 
 
 @session_app.command("rename")

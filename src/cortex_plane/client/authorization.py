@@ -30,6 +30,8 @@ from cortex_plane.client import dialogue as dialogues
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, InvalidInput, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, Risk, adapter
+from cortex_plane.kernel.routes import Route
+from cortex_plane.sessions.routes import GET_SESSION_STATE, SAVE_SESSION_STATE
 
 if TYPE_CHECKING:
     from cortex_plane.client.client import Client
@@ -95,6 +97,15 @@ class PlaneAnswer:
             if self.edited
             else None
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The state of a run that waits, as the framework saves it."""
+
+    version: int
+    text: str | None
+    """None where no run waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,6 +266,19 @@ class _Dialogues:
             call = {"id": answer.call_id, "attempt": answer.attempt, "tool": answer.tool}
             yield from self._invocation({}, 0).report(call, outcome)
 
+    def load_state(self) -> dialogues.Dialogue:
+        state = yield from self._of_session(GET_SESSION_STATE)
+        return SavedState(state["version"], state["text"])
+
+    def save_state(self, text: str | None, replaces: int) -> dialogues.Dialogue:
+        state = yield from self._of_session(SAVE_SESSION_STATE, {"text": text, "replaces": replaces})
+        return SavedState(state["version"], state["text"])
+
+    def _of_session(self, route: Route[Any], body: dict[str, Any] | None = None) -> dialogues.Dialogue:
+        invocation = self._invocation({}, 0)
+        session = yield from invocation.session(invocation.insist)
+        return (yield from invocation.insist(dialogues.Send(route, (session,), body)))
+
     def report_usage(self, usage: ReportedUsage, key: str | None) -> dialogues.Dialogue:
         """What models took is no reason to stop an agent: where it cannot be told, the log says so."""
         invocation = self._invocation({}, 0)
@@ -394,6 +418,16 @@ class PlaneCalls:
         may have happened."""
         await self._report(answer, dialogues.raised(error, parks=answer.parks))
 
+    async def load_state(self) -> SavedState:
+        """What the plane keeps of a run of this session, whichever process saved it. Raises where the plane cannot be asked."""
+        state: SavedState = await self._drive(self._dialogues.load_state())
+        return state
+
+    async def save_state(self, text: str | None, *, replaces: SavedState) -> SavedState:
+        """Keep it in the place of the one that was loaded. Raises `Conflict` (`state_changed`) where another process was first."""
+        state: SavedState = await self._drive(self._dialogues.save_state(text, replaces.version))
+        return state
+
     async def report_usage(self, usage: ReportedUsage, *, key: str | None = None) -> None:
         """What one answer of a model took; the same ``key`` is counted once."""
         await self._drive(self._dialogues.report_usage(usage, key))
@@ -460,6 +494,14 @@ class SyncPlaneCalls:
 
     def raised(self, answer: PlaneAnswer, error: BaseException) -> None:
         self._report(answer, dialogues.raised(error, parks=answer.parks))
+
+    def load_state(self) -> SavedState:
+        state: SavedState = self._drive(self._dialogues.load_state())
+        return state
+
+    def save_state(self, text: str | None, *, replaces: SavedState) -> SavedState:
+        state: SavedState = self._drive(self._dialogues.save_state(text, replaces.version))
+        return state
 
     def report_usage(self, usage: ReportedUsage, *, key: str | None = None) -> None:
         self._drive(self._dialogues.report_usage(usage, key))

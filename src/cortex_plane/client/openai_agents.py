@@ -1,10 +1,9 @@
 """OpenAI Agents SDK: each call of a tool asks the plane first, and the run ends with interruptions while a person decides.
 
     agent = behind(plane, agent, "support", session="customer-7")
-    result = await Runner.run(agent, await next_input(agent, saved, prompt))
-    saved = state_of(result)
+    result = await run(agent, prompt)
 
-The key is the id of the tool call, so a resume in any process asks about the same call. That the framework calls a call approved decides
+`run` is `Runner.run` with the state of a run that waits kept by the plane. The key is the id of the tool call, so a resume in any process asks about the same call. That the framework calls a call approved decides
 nothing: the plane is asked again before the tool runs.
 """
 
@@ -46,6 +45,7 @@ with extra("openai-agents"):
         Handoff,
         ModelResponse,
         RunContextWrapper,
+        Runner,
         RunResult,
         RunResultStreaming,
         RunState,
@@ -53,6 +53,7 @@ with extra("openai-agents"):
         ToolOutputFileContent,
         ToolOutputImage,
         ToolOutputText,
+        TResponseInputItem,
     )
 
 if TYPE_CHECKING:
@@ -93,9 +94,20 @@ def behind(
     return AgentGuard(adapter, session, report_usage, frozenset(unguarded)).put_behind(agent)
 
 
-async def next_input(agent: GuardedAgent, text: str | None, prompt: str) -> str | RunState[Any, Agent[Any]]:
-    """What `Runner.run` gets next: the saved run goes on with what people decided, and the prompt is sent only where none waits."""
-    return await resumed(agent, text) if text else prompt
+async def run(agent: GuardedAgent, prompt: str | list[TResponseInputItem], **options: Any) -> RunResult:
+    """`Runner.run`, whose options it takes. A run of this session that waits goes on with what people decided, in whatever process it began;
+    the prompt is sent only where none waits. What waits afterwards is kept by the plane.
+
+    Raises `Conflict` (`state_changed`) where another process went on with the same run meanwhile: its state stands."""
+    if agent.guard is None:
+        raise InvalidInput("This agent is not behind the plane.", hint="Give what `behind` returns.")
+    calls = agent.guard.calls
+    saved = await calls.load_state()
+    result = await Runner.run(agent, prompt if saved.text is None else await resumed(agent, saved.text), **options)
+    text = state_of(result) or None
+    if text is not None or saved.text is not None:
+        await calls.save_state(text, replaces=saved)
+    return result
 
 
 async def resumed(agent: GuardedAgent, run: str | RunState[Any, Agent[Any]]) -> RunState[Any, Agent[Any]]:

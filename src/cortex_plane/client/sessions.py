@@ -103,6 +103,15 @@ class Sessions(Noun):
             routes.POST_MESSAGE, id, body=model.MessageDraft(text=text), idempotency_key=idempotency_key
         )
 
+    async def state(self, id: UUID) -> model.SessionState:
+        """The state of a run elsewhere, as `save_state` kept it; version 0 where nothing is."""
+        return await self._plane.call(routes.GET_SESSION_STATE, id)
+
+    async def save_state(self, id: UUID, text: str | None, *, replaces: int) -> model.SessionState:
+        """In the place of the version that you read; raises `Conflict` (`state_changed`) where it is not the current one."""
+        draft = model.SessionStateDraft(text=text, replaces=replaces)
+        return await self._plane.call(routes.SAVE_SESSION_STATE, id, body=draft)
+
     def messages(self, id: UUID, limit: int | None = None) -> AsyncIterator[model.Message]:
         return self._plane.pages(routes.LIST_MESSAGES, id, limit=limit)
 

@@ -81,6 +81,8 @@ Ref = Annotated[
 AtlasId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=ATLAS_ID_PATTERN)]
 AtlasVersionName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=ATLAS_VERSION_PATTERN)]
 AtlasIds = Annotated[list[AtlasId], Field(max_length=MAX_ATLASES)]
+Storable = Annotated[str, _storable]
+"""A text that PostgreSQL can keep."""
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), _storable]
 Note = Annotated[str, StringConstraints(max_length=2000), _storable]
 ExternalId = Annotated[str, StringConstraints(min_length=1, max_length=255), _storable, AfterValidator(_visible)]

@@ -182,3 +182,26 @@ where e.org_id = $1 and e.session_id = $2 and e.seq > $3 and e.type = any ($5::t
   and (e.job_id = $4 or e.job_id is null)
 order by e.seq desc
 limit $6
+
+
+-- name: get_session_state
+select org_id, session_id as id, version, text, mac, saved_at from session_state where session_id = $1
+
+
+-- name: lock_external_session
+-- Whoever writes its state: the identity that opened it.
+select s.kind, s.status, coalesce(s.outside_by = $3, s.opened_by = $4 or s.user_account_id = $3, false) as is_opener
+from session s
+where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
+for no key update
+
+
+-- name: save_session_state
+-- No row where another version than the one to replace is there.
+insert into session_state (org_id, session_id, version, text, mac)
+select $1, $2, $3, $4, $5
+where $3 = 1 or exists (select from session_state where org_id = $1 and session_id = $2)
+on conflict (org_id, session_id) do update
+set version = excluded.version, text = excluded.text, mac = excluded.mac, saved_at = plane_now()
+where session_state.version = excluded.version - 1
+returning version

@@ -47,6 +47,17 @@ UPDATE_SESSION = Route(
     revision=True,
     max_body=MAX_BODY_BYTES,
 )
+GET_SESSION_STATE = Route("GET /v1/sessions/{session_id}/state", sessions.SessionState)
+"""The state of a run elsewhere, as its framework saved it. It has whatever the run has: messages, arguments and results, not redacted. For
+whoever sees the session's messages."""
+SAVE_SESSION_STATE = Route(
+    "PUT /v1/sessions/{session_id}/state",
+    sessions.SessionState,
+    body=sessions.SessionStateDraft,
+    max_body=3 * MAX_BODY_BYTES,
+)
+"""Keep the state of a run elsewhere, of at most 1 MiB, in the place of the version that you read: of two processes that go on with the same
+run, the second gets 409. Only for the identity that opened the session. It ends with the session."""
 TERMINATE_SESSION = Route("POST /v1/sessions/{session_id}/terminate", sessions.Session, body=sessions.Termination)
 """End a session for good and cancel its open jobs."""
 POST_MESSAGE = _create("POST /v1/sessions/{session_id}/messages", sessions.IngestedMessage, sessions.MessageDraft)

@@ -162,6 +162,26 @@ SHOWN_INPUT = 8000
 """Characters of the input of a call in an event."""
 
 
+async def read_state(tx: Transaction, session_id: UUID) -> session_model.SessionState:
+    """Raises ``Forged`` where the row is not as the plane wrote it."""
+    row = await tx.row(queries.get_session_state, session_id)
+    if row is None:
+        return session_model.SessionState(version=0, text=None, saved_at=None)
+    tx.credential_key.require(MacKind.SESSION_STATE, row, row["mac"])
+    return session_model.SessionState(version=row["version"], text=row["text"], saved_at=row["saved_at"])
+
+
+async def save_state(
+    tx: Transaction, session_id: UUID, draft: session_model.SessionStateDraft
+) -> session_model.SessionState | None:
+    """None where the version to replace is not the current one."""
+    version = draft.replaces + 1
+    fields = {"org_id": tx.org, "id": session_id, "version": version, "text": draft.text}
+    mac = tx.credential_key.mac(MacKind.SESSION_STATE, fields)
+    written = await tx.value(queries.save_session_state, tx.org, session_id, version, draft.text, mac)
+    return None if written is None else await read_state(tx, session_id)
+
+
 def _event(row: Row) -> Event:
     data = row["data"]
     if "input" in data:

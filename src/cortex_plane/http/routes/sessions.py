@@ -35,7 +35,7 @@ from cortex_plane.kernel.pages import decode_number, decode_text
 from cortex_plane.notify.verbs.webhooks import AnswerCallbacks
 from cortex_plane.sessions import routes
 from cortex_plane.sessions.model.sessions import InboundMessage, IngestedMessage, MessageDraft
-from cortex_plane.sessions.verbs import events, sessions
+from cortex_plane.sessions.verbs import events, sessions, states
 from cortex_plane.sessions.verbs.events import EventReplay
 from cortex_plane.tenancy.verbs.frame import OpenStreams, leave
 
@@ -188,6 +188,8 @@ BINDINGS: tuple[exchanges.Binding, ...] = (
     pages(routes.LIST_SESSIONS, sessions.list_sessions, "sessions"),
     answer(routes.GET_SESSION, sessions.get_session),
     answer(routes.UPDATE_SESSION, sessions.update_session),
+    answer(routes.GET_SESSION_STATE, states.get_session_state),
+    answer(routes.SAVE_SESSION_STATE, states.save_session_state),
     answer(routes.TERMINATE_SESSION, session_lifecycle.terminate),
     handle(routes.POST_MESSAGE, sessions.post_message, post_message),
     ordered(routes.LIST_MESSAGES, sessions.list_messages, "messages", "above", lambda message: message.seq, start=0),

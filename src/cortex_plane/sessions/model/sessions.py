@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import orjson
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints
 from pydantic.dataclasses import dataclass as draft
 from pydantic_core import PydanticCustomError
 
@@ -19,7 +19,7 @@ from cortex_plane.agents.model import completions
 from cortex_plane.agents.model.completions import AssistantTurn, ToolTurn, Turn, UserTurn
 from cortex_plane.kernel.canonical import canonical, check_text
 from cortex_plane.kernel.errors import InvalidInput
-from cortex_plane.kernel.fields import DRAFT, AtlasIds, ExternalId, JsonObject, Name, Note, Ref, Text
+from cortex_plane.kernel.fields import DRAFT, AtlasIds, ExternalId, JsonObject, Name, Note, Ref, Storable, Text
 
 
 class SessionStatus(StrEnum):
@@ -140,6 +140,38 @@ class SessionChange:
 
     title: Note | None = None
     context: JsonObject | None = None
+
+
+MAX_STATE_BYTES = 1024 * 1024
+
+
+def _bounded(value: str) -> str:
+    if len(value.encode()) > MAX_STATE_BYTES:
+        raise PydanticCustomError("state_size", "must have at most 1 MiB in UTF-8")
+    return value
+
+
+StateText = Annotated[Storable, StringConstraints(min_length=1, max_length=MAX_STATE_BYTES), AfterValidator(_bounded)]
+
+
+@draft(config=DRAFT, frozen=True, kw_only=True)
+class SessionStateDraft:
+    """The state of a run that another process may go on with."""
+
+    text: StateText | None = None
+    """What the framework saves, unchanged: the plane does not read it. Left out where no run waits any more."""
+    replaces: Annotated[int, Field(strict=True, ge=0, le=2**31 - 2)]
+    """The version that you read; 0 where nothing was saved."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionState:
+    version: int
+    """0 where nothing was saved."""
+    text: str | None
+    """As it was saved; null where no run waits."""
+    saved_at: datetime | None
+    """When it was saved last."""
 
 
 @draft(config=DRAFT, frozen=True, kw_only=True)

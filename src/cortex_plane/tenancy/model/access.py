@@ -513,6 +513,7 @@ class MacKind(StrEnum):
     POLICY_VERSION = "policy_version", "org_id version rows_digest"
     POLICY_IN_FORCE = "policy_in_force", "org_id policy_version"
     ATLAS_VERSION = "atlas_version", "org_id atlas_id version number digest access api_keys retired"
+    SESSION_STATE = "session_state", "org_id id version text"
 
 
 _FIELDS = {kind: itemgetter(*kind.columns.split()) for kind in MacKind}
