@@ -488,6 +488,11 @@ REQUIREMENTS = [
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    _R("D.1060", "Agents of every adapter, of hooks and of the MCP gateway are killed before, inside and after the tool, and before an answer is"
+       " saved: nothing is repeated in silence, what cannot be known is asked of a person, and no call stays open."),
+    _R("D.1061", "What people answered about a lost call is the answer to the next request of another process, also under a new id, once; the"
+       " same request after that is another call."),
+    _R("D.1062", "A tool behind an adapter has the id of its call as idempotency key, and a probe that says whether a lost call happened."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

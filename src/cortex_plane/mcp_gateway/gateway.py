@@ -26,6 +26,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cortex_plane import __version__
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.client.adapter import as_text
 from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.kernel.canonical import check_json
 from cortex_plane.kernel.errors import CortexError
@@ -238,7 +239,7 @@ class Gateway:
         answer = await self._authorize(call, key)
         if isinstance(answer, types.InputRequiredResult):
             return answer
-        call.is_repeat = answer.next is Advice.USE
+        call.is_repeat = answer.next is Advice.USE and not answer.is_new
         turn.is_over = answer.next in (Advice.USE, Advice.STOP)
         match answer.next:
             case Advice.RUN:
@@ -435,7 +436,7 @@ def _stored(answer: PlaneAnswer) -> types.CallToolResult:
     try:
         return _noted(types.CallToolResult.model_validate(answer.result), answer)
     except ValueError:
-        text = answer.reason or "It ran before, and a person or the plane settled it without a result."
+        text = answer.reason or f"It ran before, and a person or the plane settled it: {as_text(answer.result)}"
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], _meta=_meta("completed", answer)
         )
