@@ -493,6 +493,11 @@ REQUIREMENTS = [
     _R("D.1061", "What people answered about a lost call is the answer to the next request of another process, also under a new id, once; the"
        " same request after that is another call."),
     _R("D.1062", "A tool behind an adapter has the id of its call as idempotency key, and a probe that says whether a lost call happened."),
+    _R("D.1000", "The adapter of the OpenAI Agents SDK runs a call only as the plane says, also where the framework calls it approved; a"
+       " failure that the model reads as text is reported as one."),
+    _R("D.1001", "Agents that are handed over to and agents as tools ask too; a call whose subagent waits is parked, and goes on in any process."),
+    _R("D.1002", "Tools of MCP servers ask, copies of an agent stay behind the plane, and tools that the plane would not see are an error at"
+       " the start."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

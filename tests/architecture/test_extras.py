@@ -34,7 +34,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 BASE = names(PROJECT["dependencies"])
-ADAPTERS = {"langchain": "langchain", "pydantic_ai": "pydantic-ai"}
+ADAPTERS = {"langchain": "langchain", "pydantic_ai": "pydantic-ai", "openai_agents": "openai-agents"}
 """By module of the client, the extra that it needs."""
 BROUGHT = names([name for extra in ("all", *ADAPTERS.values()) for name in EXTRAS[extra]]) - BASE
 MISSING = sorted(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from examples.frameworks.langchain_parts import ScriptedModel
+from examples.frameworks.openai_agents_parts import scripted_model
 from examples.frameworks.pydantic_ai_parts import answer
 from langchain.agents import create_agent
 from langchain_core.tools import StructuredTool
@@ -15,8 +16,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import FunctionModel
 
+from agents import Agent as OpenAiAgent
+from agents import Runner, UserError, function_tool
 from cortex_plane import Client
 from cortex_plane.client.langchain import PlaneMiddleware
+from cortex_plane.client.openai_agents import behind, next_input, state_of, waits
 from cortex_plane.client.pydantic_ai import PlaneCapability, next_turn
 
 Refund = Callable[[str, int], str]
@@ -72,9 +76,26 @@ class PydanticAiDriver:
         return Turn(run.output, [])
 
 
+class OpenAiAgentsDriver:
+    def __init__(self) -> None:
+        self._state = ""
+
+    async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
+        refund = function_tool(tool, name_override="refund", failure_error_function=None)
+        plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
+        agent = behind(plane, plain, "deployer", session=THREAD, patience=0.2)
+        try:
+            result = await Runner.run(agent, await next_input(agent, self._state, prompt or ""))
+        except UserError as error:
+            raise error.__cause__ or error from None
+        self._state = state_of(result)
+        return Turn(result.final_output or "", waits(result))
+
+
 def drivers() -> dict[str, Callable[[], Driver]]:
     return {
         "langchain": lambda: LangChainDriver(is_sync=False),
         "langchain-sync": lambda: LangChainDriver(is_sync=True),
         "pydantic-ai": PydanticAiDriver,
+        "openai-agents": OpenAiAgentsDriver,
     }

@@ -22,7 +22,7 @@ __all__ = ["server"]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "frameworks"
-FRAMEWORKS = ("langchain", "pydantic_ai")
+FRAMEWORKS = ("langchain", "pydantic_ai", "openai_agents")
 DIES = """
 import os, signal
 from examples.frameworks import {framework}_parts as parts

@@ -191,6 +191,7 @@ SHORT = [
     ("tool-node", "act:before", "probe"), ("tool-node", "report:after", "ask_human"),
     ("pydantic-ai", "act:after", "retry_with_key"), ("pydantic-ai", "report:after", "ask_human"),
     ("pydantic-ai-unsaved", "report:before", "ask_human"), ("pydantic-ai-unsaved", "act:after", "probe"),
+    ("openai-agents", "act:after", "ask_human"), ("openai-agents", "act:before", "probe"),
     ("hooks", "act:after", "ask_human"), ("hooks", "report:after", "ask_human"), ("hooks-unsaved", "act:before", "ask_human"),
     ("hook-command", "report:before", "ask_human"),
     ("gateway", "act:after gateway", "ask_human"), ("gateway", "act:before server", "retry_with_key"), ("gateway", "report:after", "ask_human"),

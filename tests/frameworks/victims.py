@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import httpx
 from examples.frameworks.langchain_parts import ScriptedModel
+from examples.frameworks.openai_agents_parts import scripted_model
 from examples.frameworks.pydantic_ai_parts import answer
 from langchain.agents import create_agent
 from langchain_core.tools import StructuredTool
@@ -30,6 +31,8 @@ from mcp import Client as McpClient
 from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import FunctionModel
 
+from agents import Agent as OpenAiAgent
+from agents import Runner, function_tool
 from cortex_plane import Client, DidNotHappen, Happened
 from cortex_plane.calls import routes
 from cortex_plane.cli.hooks import hook_app
@@ -37,6 +40,7 @@ from cortex_plane.client.authorization import ToolOptions
 from cortex_plane.client.dialogue import Send, current_call
 from cortex_plane.client.guarding import Lines
 from cortex_plane.client.langchain import PlaneMiddleware, tool_wrappers
+from cortex_plane.client.openai_agents import behind, next_input, state_of
 from cortex_plane.client.pydantic_ai import PlaneCapability, next_turn
 from cortex_plane.db.crash_points import reached
 from cortex_plane.mcp_gateway.gateway import CALL_ID, META, Gateway, GatewayCaller
@@ -207,6 +211,23 @@ def _pydantic_ai(*, saves: bool) -> Run:
     return run
 
 
+# OpenAI Agents ----------------------------------------------------------------------------------------------------
+
+
+def _run_openai_agents(errand: Errand) -> str | None:
+    async def run() -> str | None:
+        refund = function_tool(errand.refund, name_override="refund", failure_error_function=None)
+        plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
+        options = {name: value for name, value in errand.adapter.items() if name != "agent"}
+        agent = behind(errand.plane, plain, "deployer", session=errand.thread, **options)
+        state = (errand.load("state.json") or b"").decode()
+        result = await Runner.run(agent, await next_input(agent, state, errand.prompt))
+        errand.save("state.json", state_of(result).encode())
+        return None if result.interruptions else str(result.final_output)
+
+    return asyncio.run(run())
+
+
 # Claude Code's hooks ----------------------------------------------------------------------------------------------
 
 
@@ -338,6 +359,7 @@ VICTIMS: dict[str, Victim] = {
     "tool-node": Victim(_graph(_tool_node_graph)),
     "pydantic-ai": Victim(_pydantic_ai(saves=True)),
     "pydantic-ai-unsaved": Victim(_pydantic_ai(saves=False), saves=False),
+    "openai-agents": Victim(_run_openai_agents, saves=False),
     "hooks": Victim(_hooks(_send_event), _ASKS),
     "hooks-unsaved": Victim(_hooks(_send_event, saves=False), _ASKS, saves=False),
     "hook-command": Victim(_hooks(_run_hook_command), _ASKS),

@@ -175,7 +175,14 @@ class _Dialogues:
         self._used: str | None = None
 
     def authorize(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        key: str,
+        tool: ToolOptions,
+        says: str | None,
+        *,
+        only_looks: bool = False,
     ) -> dialogues.Dialogue:
         refuse = functools.partial(PlaneAnswer, tool=name, arguments={})
         try:
@@ -187,7 +194,7 @@ class _Dialogues:
             refuse = functools.partial(refuse, arguments=dict(arguments))
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
-            return (yield from self._ask(plane_name, arguments, key, tool, says))
+            return (yield from self._ask(plane_name, arguments, key, tool, says, only_looks))
         except GateClosed as error:
             return refuse(next=Advice.STOP, reason=_reason(error), questions=tuple(error.questions))
         except CortexError as error:
@@ -197,7 +204,7 @@ class _Dialogues:
             return refuse(next=Advice.STOP, reason=f"{UNREADABLE} ({type(error).__name__})")
 
     def _ask(
-        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions, says: str | None, only_looks: bool
     ) -> dialogues.Dialogue:
         exact = canonical(dict(arguments))
         check_json(orjson.loads(exact), name, MAX_OBJECT_BYTES)
@@ -210,7 +217,7 @@ class _Dialogues:
             "parameters": None if tool.parameters is None else dict(tool.parameters),
         }  # fmt: skip
         draft |= {field: value for field, value in others.items() if value is not None}
-        invocation = self._invocation(draft, tool)
+        invocation = self._invocation(draft, tool, only_looks=only_looks)
         try:
             call = yield from self._ask_in_session(invocation)
         except Unavailable as error:
@@ -245,7 +252,9 @@ class _Dialogues:
         self._used = invocation.session_id
         return call
 
-    def _invocation(self, draft: dict[str, Any], tool: ToolOptions = PLAIN) -> dialogues.Invocation:
+    def _invocation(
+        self, draft: dict[str, Any], tool: ToolOptions = PLAIN, *, only_looks: bool = False
+    ) -> dialogues.Invocation:
         session = functools.partial(self.lines.outside_session, self.agent, self.outside_id)
         return dialogues.Invocation(
             session=session,
@@ -255,6 +264,7 @@ class _Dialogues:
             has_probe=tool.probe is not None,
             answers=self._answers,
             plane_url=self.lines.url,
+            only_looks=only_looks,
         )
 
     def report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> dialogues.Dialogue:
@@ -286,7 +296,7 @@ def _answer_of(call: dict[str, Any], url: str, parks: bool) -> PlaneAnswer:
     )  # fmt: skip
     reason = call["reason"]
     match call["next"]:
-        case "run":
+        case "run" | "begin":
             return answer(next=Advice.RUN)
         case "use":
             try:
@@ -339,6 +349,16 @@ class PlaneCalls:
     ) -> PlaneAnswer:
         """May it run now? ``key`` is the framework's id of the call: asked again with it, it never runs twice. Raises nothing."""
         answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says), tool)
+        return answer
+
+    async def look(
+        self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
+    ) -> PlaneAnswer:
+        """What `authorize` would answer. People are asked and nothing begins: where the answer is `RUN`, `authorize` comes before the tool.
+        For frameworks that ask in one place and run in another."""
+        answer: PlaneAnswer = await self._drive(
+            self._dialogues.authorize(name, arguments, key, tool, says, only_looks=True), tool
+        )
         return answer
 
     async def run(self, answer: PlaneAnswer, function: Callable[..., Awaitable[T]]) -> T:

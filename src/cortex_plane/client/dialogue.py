@@ -220,6 +220,8 @@ class Invocation:
     session_id: str | None = None
     has_answer: bool = False
     """The plane has said something about this call."""
+    only_looks: bool = False
+    """`ask` answers `begin` where it could begin, and begins nothing."""
 
     def dialogue(self) -> Dialogue:
         call = yield from self.ask()
@@ -247,6 +249,10 @@ class Invocation:
             match call["next"]:
                 case "use" | "stop":
                     return call
+                case "begin" if self.only_looks:
+                    return call
+                case "probe" if self.only_looks and self.has_probe:
+                    return {**call, "next": "begin"}  # The probe looks when the call is to run.
                 case "wait" if time.monotonic() >= self.ends:
                     return call
                 case "wait":
@@ -281,10 +287,10 @@ class Invocation:
     def _authorize(self) -> Dialogue:
         session = self.session_id = yield from self.session(self.insist)
         yield Flush(session)
-        body = {**self.draft, "dispatch": True, "sender": self.sender}
+        body = {**self.draft, "dispatch": not self.only_looks, "sender": self.sender}
         while True:
             try:
-                send = Send(routes.AUTHORIZE_CALL, (session,), body, begins=True)
+                send = Send(routes.AUTHORIZE_CALL, (session,), body, begins=not self.only_looks)
                 return (yield from self._send_through_gates(send, session))
             except Conflict as error:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
@@ -296,7 +302,7 @@ class Invocation:
         seconds = max(0.05, min(self.ends - time.monotonic(), POLL_SECONDS))
         if call["held"]:
             yield Delay(min(HELD_SECONDS, seconds))
-            if call["status"] == "intended":
+            if call["status"] == "intended" and not self.only_looks:
                 # It may be ours, begun before somebody held it: the plane answers only its sender.
                 return (yield from self._begin(call))
         try:
