@@ -498,6 +498,8 @@ REQUIREMENTS = [
     _R("D.1001", "Agents that are handed over to and agents as tools ask too; a call whose subagent waits is parked, and goes on in any process."),
     _R("D.1002", "Tools of MCP servers ask, copies of an agent stay behind the plane, and tools that the plane would not see are an error at"
        " the start."),
+    _R("D.1063", "Agents of LangGraph, Pydantic AI and OpenAI Agents, a coding agent and an MCP client wait in one inbox under one policy; approved,"
+       " denied, edited, expired and killed while it waits, each goes on as decided in a new process, and one trail verifies."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

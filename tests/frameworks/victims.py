@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from mcp import Client as McpClient
-from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter
+from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter, ModelResponse
 from pydantic_ai.models.function import FunctionModel
 
 from agents import Agent as OpenAiAgent
@@ -51,6 +52,7 @@ from tests.frameworks.office_server import acts_of, pay
 PATIENCE = 5.0
 _POINTS = {
     routes.AUTHORIZE_CALL: "ask", routes.INTEND_CALL: "begin", routes.SETTLE_CALL: "report", routes.REPORT_USAGE: "usage",
+    routes.GET_CALL: "wait",
 }  # fmt: skip
 
 
@@ -81,6 +83,9 @@ class Errand:
     folder: Path
     orders: list[str]
     on_uncertain: str
+    agent: str = "deployer"
+    wait: float = 0
+    """Seconds that a process waits for a person."""
 
     @property
     def thread(self) -> str:
@@ -100,8 +105,8 @@ class Errand:
     def adapter(self) -> dict[str, Any]:
         """Options of every adapter."""
         probe = self._probe if self.on_uncertain == "probe" else None
-        options = ToolOptions(on_uncertain=self.on_uncertain, probe=probe, timeout=300)
-        return {"agent": "deployer", "tools": {"refund": options}, "patience": PATIENCE}
+        options = ToolOptions(on_uncertain=self.on_uncertain, probe=probe, timeout=300, wait=self.wait)
+        return {"agent": self.agent, "tools": {"refund": options}, "patience": PATIENCE}
 
     def refund(self, order: str, cents: int) -> str:
         """Pay money back."""
@@ -204,6 +209,8 @@ def _pydantic_ai(*, saves: bool) -> Run:
         )
         agent.tool_plain(name="refund")(errand.refund)
         history = ModelMessagesTypeAdapter.validate_json(errand.load(name) or b"[]")
+        if history and isinstance(history[-1], ModelResponse) and not history[-1].tool_calls:
+            return str(history[-1].text)
         result = asyncio.run(agent.run(**next_turn(history, errand.prompt), conversation_id=errand.thread))
         errand.save(name, result.all_messages_json())
         return None if isinstance(result.output, DeferredToolRequests) else str(result.output)
@@ -219,7 +226,7 @@ def _run_openai_agents(errand: Errand) -> str | None:
         refund = function_tool(errand.refund, name_override="refund", failure_error_function=None)
         plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
         options = {name: value for name, value in errand.adapter.items() if name != "agent"}
-        agent = behind(errand.plane, plain, "deployer", session=errand.thread, **options)
+        agent = behind(errand.plane, plain, errand.agent, session=errand.thread, **options)
         state = (errand.load("state.json") or b"").decode()
         result = await Runner.run(agent, await next_input(agent, state, errand.prompt))
         errand.save("state.json", state_of(result).encode())
@@ -234,7 +241,7 @@ def _run_openai_agents(errand: Errand) -> str | None:
 def _send_event(errand: Errand, event: dict[str, Any]) -> dict[str, Any]:
     response = httpx.post(
         f"{errand.url}/v1/hooks/claude-code",
-        params={"agent": "deployer"},
+        params={"agent": errand.agent},
         json=event,
         headers={"Authorization": f"Bearer {errand.secret}", "Cortex-Entrypoint": "sdk-cli"},
         timeout=30,
@@ -256,7 +263,7 @@ def _run_hook_command(errand: Errand, event: dict[str, Any]) -> dict[str, Any]:
         sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
         os.environ.update(CORTEX_URL=errand.url, CORTEX_KEY=errand.secret, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
         try:
-            hook_app(["--dialect", "claude", "--agent", "deployer"], standalone_mode=False)
+            hook_app(["--dialect", "claude", "--agent", errand.agent], standalone_mode=False)
         finally:
             sys.stdout.flush()
             os._exit(0)
@@ -268,6 +275,9 @@ def _run_hook_command(errand: Errand, event: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(file.read())
     os.waitpid(child, 0)
     return answer
+
+
+_COMES_AGAIN = re.compile(r"Make (exactly )?this call again|It was begun before")
 
 
 def _hooks(ask: Callable[[Errand, dict[str, Any]], dict[str, Any]], *, saves: bool = True) -> Run:
@@ -300,7 +310,9 @@ def _hooks(ask: Callable[[Errand, dict[str, Any]], dict[str, Any]], *, saves: bo
                 ask(errand, after)
                 reached("report:after")
                 save()
-            elif "ran already" in decision["permissionDecisionReason"]:
+            elif decision["permissionDecision"] == "deny" and not _COMES_AGAIN.search(
+                decision["permissionDecisionReason"]
+            ):
                 results[order] = decision["permissionDecisionReason"]
         save()
         return " ".join(results.values()) if len(results) == len(errand.orders) else None
@@ -322,7 +334,7 @@ def _gateway(*, has_ids: bool = True) -> Run:
 
 async def _call_gateway(errand: Errand, has_ids: bool) -> str | None:
     text = f"""
-agent = "deployer"
+agent = "{errand.agent}"
 session = "{errand.thread}"
 wait = 0
 [servers.office]
@@ -345,7 +357,7 @@ on_uncertain = "{errand.on_uncertain}"
             meta: Any = {CALL_ID: ids[order]} if has_ids else None
             result = await client.call_tool("office__refund", {"order": order, "cents": 500}, meta=meta)
             assert result.meta is not None
-            if result.meta[META]["status"] == "completed":
+            if result.meta[META]["status"] in ("completed", "stopped"):
                 results[order] = " ".join(str(getattr(block, "text", "")) for block in result.content)
                 errand.save("transcript.json", json.dumps(transcript).encode())
     return " ".join(results.values()) if len(results) == len(errand.orders) else None
