@@ -488,6 +488,11 @@ REQUIREMENTS = [
        " the framework's saved state, run it once with the arguments that were approved, and run nothing without the plane."),
     _R("D.946", "One example for each adapter, without and with the plane, differs in at most five lines, stands on its page, and goes on in"
        " another process after a pause and after a kill in its tool."),
+    _R("D.1060", "Agents of every adapter, of hooks and of the MCP gateway are killed before, inside and after the tool, and before an answer is"
+       " saved: nothing is repeated in silence, what cannot be known is asked of a person, and no call stays open."),
+    _R("D.1061", "What people answered about a lost call is the answer to the next request of another process, also under a new id, once; the"
+       " same request after that is another call."),
+    _R("D.1062", "A tool behind an adapter has the id of its call as idempotency key, and a probe that says whether a lost call happened."),
     _R("D.1000", "The adapter of the OpenAI Agents SDK runs a call only as the plane says, also where the framework calls it approved; a"
        " failure that the model reads as text is reported as one."),
     _R("D.1001", "Agents that are handed over to and agents as tools ask too; a call whose subagent waits is parked, and goes on in any process."),
@@ -504,6 +509,8 @@ REQUIREMENTS = [
        " result, what a tool asks by itself stays its own, and changes of other callbacks are reported."),
     _R("D.1011", "Microsoft Agent Framework: edited arguments are validated and run although an approval is bound to others, what a tool asks by itself"
        " stays its own, a run without a session is an error, and changes of other middleware are reported."),
+    _R("D.1063", "Agents of LangGraph, Pydantic AI and OpenAI Agents, a coding agent and an MCP client wait in one inbox under one policy; approved,"
+       " denied, edited, expired and killed while it waits, each goes on as decided in a new process, and one trail verifies."),
     # Hooks of coding agents
     _R("D.950", "Hooks of a coding agent ask before each tool: allow, deny with reason, defer, run what an approver made of it; results and"
        " failures are recorded, and whoever repeats an event runs nothing twice."),

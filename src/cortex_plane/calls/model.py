@@ -294,6 +294,8 @@ class ExternalCall:
     result: Any
     error: str | None
     settled_by: str | None
+    newly_answered: bool = False
+    """Whether people answered if it happened, and nobody had that answer before this response."""
     job_status: JobStatus
     """Where its job stands."""
     now: datetime

@@ -34,6 +34,15 @@ select exists (
   where x.call_id = $1 and c.status = 'intended' and x.runner is distinct from $2)
 
 
+-- name: take_answer
+-- Its agent has what people answered about a call: the same request later is another one. A doubt that ended with its session stays.
+update external_call x set unsettled = false
+from tool_call c
+where x.call_id = $1 and x.asker = $2 and x.unsettled and c.org_id = x.org_id and c.id = x.call_id
+  and c.status in ('completed', 'failed') and c.settled_by <> 'fail'
+returning x.call_id
+
+
 -- name: find_first_waiting
 -- The call of a job that waits for a person longest.
 select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'awaiting' order by c.step_index limit 1

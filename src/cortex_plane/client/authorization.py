@@ -11,7 +11,9 @@ Whatever goes wrong on the way, the answer is `STOP` with the reason: a tool run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -84,6 +86,8 @@ class PlaneAnswer:
     """Until when they may."""
     questions: tuple[dict[str, Any], ...] = ()
     """Of gates that the agent must answer first."""
+    is_new: bool = False
+    """Of `USE` and `STOP`: people answered whether it happened, and nobody was told before."""
     is_guarded: bool = True
     """False where the plane could not be asked and the tool was declared to run then."""
     parks: bool = False
@@ -97,6 +101,10 @@ class PlaneAnswer:
             if self.edited
             else None
         )
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """While its tool runs: inside, `current_call()` has the id of the call, to be sent as idempotency key."""
+        return contextlib.nullcontext() if self.call_id is None else dialogues.running_call(self.call_id, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,9 @@ class ToolOptions:
     read_only: bool = False
     risk: Risk | str | None = None
     on_uncertain: OnUncertain | str = OnUncertain.ASK_HUMAN
+    """With `retry_with_key` the tool sends `current_call().id` to whoever acts; `probe` needs a ``probe``."""
+    probe: Callable[..., Any] | None = None
+    """Looks whether a call with these arguments happened: `Happened(result)`, `DidNotHappen()`, or None where it cannot tell."""
     timeout: float = DEFAULT_TIMEOUT
     """How long a call may take, in seconds: before that nobody asks whether it happened."""
     parameters: Mapping[str, Any] | None = None
@@ -126,6 +137,13 @@ class ToolOptions:
     parks: bool = False
     """`ApprovalPending` out of the tool parks its call, which begins again from its start: all that it does before must bear repetition.
     Without it a person is asked whether it happened."""
+
+    def __post_init__(self) -> None:
+        if (self.on_uncertain == OnUncertain.PROBE) != (self.probe is not None):
+            raise InvalidInput(
+                "`on_uncertain='probe'` and a function `probe` go together.",
+                hint="Give both. Without a probe nobody would ever find out whether a lost call happened.",
+            )
 
 
 PLAIN = ToolOptions()
@@ -194,7 +212,7 @@ class _Dialogues:
             return _refused(refuse, name, error)
 
     def resume(self, name: str, call_id: str) -> dialogues.Dialogue:
-        invocation = self._invocation({"runner": self._runner or runner_name()}, 0)
+        invocation = self._invocation({"runner": self._runner or runner_name()})
         try:
             return _answer_of((yield from invocation.ask(call_id)), self.lines.url, parks=False)
         except Exception as error:
@@ -214,7 +232,7 @@ class _Dialogues:
             "parameters": None if tool.parameters is None else dict(tool.parameters),
         }  # fmt: skip
         draft |= {field: value for field, value in others.items() if value is not None}
-        invocation = self._invocation(draft, tool.wait, only_looks=only_looks)
+        invocation = self._invocation(draft, tool, only_looks=only_looks)
         try:
             call = yield from self._ask_in_session(invocation)
         except Unavailable as error:
@@ -249,13 +267,16 @@ class _Dialogues:
         self._used = invocation.session_id
         return call
 
-    def _invocation(self, draft: dict[str, Any], wait: float, *, only_looks: bool = False) -> dialogues.Invocation:
+    def _invocation(
+        self, draft: dict[str, Any], tool: ToolOptions = PLAIN, *, only_looks: bool = False
+    ) -> dialogues.Invocation:
         session = functools.partial(self.lines.outside_session, self.at)
         return dialogues.Invocation(
             session=session,
             draft=draft,
-            wait=wait,
+            wait=tool.wait,
             patience=self._patience,
+            has_probe=tool.probe is not None,
             answers=self._answers,
             plane_url=self.lines.url,
             only_looks=only_looks,
@@ -264,7 +285,7 @@ class _Dialogues:
     def report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> dialogues.Dialogue:
         if answer.call_id is not None and answer.next is Advice.RUN:
             call = {"id": answer.call_id, "attempt": answer.attempt, "tool": answer.tool}
-            yield from self._invocation({}, 0).report(call, outcome)
+            yield from self._invocation({}).report(call, outcome)
 
     def load_state(self) -> dialogues.Dialogue:
         state = yield from self._of_session(GET_SESSION_STATE)
@@ -275,13 +296,13 @@ class _Dialogues:
         return SavedState(state["version"], state["text"])
 
     def _of_session(self, route: Route[Any], body: dict[str, Any] | None = None) -> dialogues.Dialogue:
-        invocation = self._invocation({}, 0)
+        invocation = self._invocation({})
         session = yield from invocation.session(invocation.insist)
         return (yield from invocation.insist(dialogues.Send(route, (session,), body)))
 
     def report_usage(self, usage: ReportedUsage, key: str | None) -> dialogues.Dialogue:
         """What models took is no reason to stop an agent: where it cannot be told, the log says so."""
-        invocation = self._invocation({}, 0)
+        invocation = self._invocation({})
         try:
             session = yield from invocation.session(invocation.insist)
             body = adapter(ReportedUsage).dump_python(usage, mode="json")
@@ -291,7 +312,7 @@ class _Dialogues:
             dialogues.log.warning("what a model took could not be reported: %s", error)
 
 
-_ADVICE = {"external_held": Advice.WAIT, "request_in_doubt": Advice.DOUBT}
+_ADVICE = {"external_held": Advice.WAIT, "request_in_doubt": Advice.DOUBT, "call_in_doubt": Advice.DOUBT}
 """By the code of a refusal; all others are `STOP`."""
 
 
@@ -308,6 +329,7 @@ def _answer_of(call: dict[str, Any], url: str, parks: bool) -> PlaneAnswer:
     answer = functools.partial(
         PlaneAnswer, tool=call["tool"], arguments=dict(call["arguments"]), edited=call["edited"], call_id=call["id"], attempt=call["attempt"],
         approval_id=call["approval_id"], deadline=call["deadline"], link=dialogues.approval_link(url, call["approval_id"]), parks=parks,
+        is_new=call.get("newly_answered", False),
     )  # fmt: skip
     reason = call["reason"]
     match call["next"]:
@@ -367,7 +389,7 @@ class PlaneCalls:
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
     ) -> PlaneAnswer:
         """May it run now? ``key`` is the framework's id of the call: asked again with it, it never runs twice. Raises nothing."""
-        answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
+        answer: PlaneAnswer = await self._drive(self._dialogues.authorize(name, arguments, key, tool, says), tool)
         return answer
 
     async def resume(self, name: str, call_id: str) -> PlaneAnswer:
@@ -381,7 +403,7 @@ class PlaneCalls:
         """What `authorize` would answer. People are asked and nothing begins: where the answer is `RUN`, `authorize` comes before the tool.
         For frameworks that ask in one place and run in another."""
         answer: PlaneAnswer = await self._drive(
-            self._dialogues.authorize(name, arguments, key, tool, says, only_looks=True)
+            self._dialogues.authorize(name, arguments, key, tool, says, only_looks=True), tool
         )
         return answer
 
@@ -390,7 +412,8 @@ class PlaneCalls:
         cancelled."""
         _require_run(answer)
         try:
-            result = await function(**answer.arguments)
+            with answer.running():
+                result = await function(**answer.arguments)
         except BaseException as error:
             await self.raised(answer, error)
             raise
@@ -435,7 +458,7 @@ class PlaneCalls:
     async def _report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> None:
         await self._drive(self._dialogues.report(answer, outcome))
 
-    async def _drive(self, dialogue: dialogues.Dialogue) -> Any:
+    async def _drive(self, dialogue: dialogues.Dialogue, tool: ToolOptions = PLAIN) -> Any:
         resume: Callable[[], dialogues.Step] = functools.partial(next, dialogue)
         while True:
             try:
@@ -443,16 +466,19 @@ class PlaneCalls:
             except StopIteration as end:
                 return end.value
             try:
-                resume = functools.partial(dialogue.send, await self._do(step))
+                resume = functools.partial(dialogue.send, await self._do(step, tool))
             except BaseException as error:
                 resume = functools.partial(dialogue.throw, error)
 
-    async def _do(self, step: dialogues.Step) -> Any:
+    async def _do(self, step: dialogues.Step, tool: ToolOptions) -> Any:
         match step:
             case dialogues.Send():
                 return await self._dialogues.lines.send_or_undo(step, self._dialogues.at[0])
             case dialogues.Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
+            case dialogues.Probe(arguments=arguments) if tool.probe is not None:
+                outcome = tool.probe(**arguments)
+                return await outcome if inspect.isawaitable(outcome) else outcome
             case dialogues.Flush(session=session):
                 await self._dialogues.lines.reports.wait_async(session)
         return None
@@ -467,13 +493,14 @@ class SyncPlaneCalls:
     def authorize(
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
     ) -> PlaneAnswer:
-        answer: PlaneAnswer = self._drive(self._dialogues.authorize(name, arguments, key, tool, says))
+        answer: PlaneAnswer = self._drive(self._dialogues.authorize(name, arguments, key, tool, says), tool)
         return answer
 
     def run(self, answer: PlaneAnswer, function: Callable[..., T]) -> T:
         _require_run(answer)
         try:
-            result = function(**answer.arguments)
+            with answer.running():
+                result = function(**answer.arguments)
         except BaseException as error:
             self.raised(answer, error)
             raise
@@ -509,7 +536,7 @@ class SyncPlaneCalls:
     def _report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> None:
         self._drive(self._dialogues.report(answer, outcome))
 
-    def _drive(self, dialogue: dialogues.Dialogue) -> Any:
+    def _drive(self, dialogue: dialogues.Dialogue, tool: ToolOptions = PLAIN) -> Any:
         resume: Callable[[], dialogues.Step] = functools.partial(next, dialogue)
         while True:
             try:
@@ -517,16 +544,18 @@ class SyncPlaneCalls:
             except StopIteration as end:
                 return end.value
             try:
-                resume = functools.partial(dialogue.send, self._do(step))
+                resume = functools.partial(dialogue.send, self._do(step, tool))
             except BaseException as error:
                 resume = functools.partial(dialogue.throw, error)
 
-    def _do(self, step: dialogues.Step) -> Any:
+    def _do(self, step: dialogues.Step, tool: ToolOptions) -> Any:
         match step:
             case dialogues.Send():
                 return self._dialogues.lines.send(step)
             case dialogues.Delay(seconds=seconds):
                 time.sleep(seconds)
+            case dialogues.Probe(arguments=arguments) if tool.probe is not None:
+                return dialogues.require_value(tool.probe(**arguments))
             case dialogues.Flush(session=session):
                 self._dialogues.lines.reports.wait(session)
         return None

@@ -7,10 +7,13 @@ see to it that it counts once.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -98,6 +101,32 @@ class NotJson(InvalidInput, TypeError):
 
     code = "not_json"
     default_hint = "Pass plain JSON values, or name the parameter in `leave_out`."
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentCall:
+    """The call that is running."""
+
+    id: str
+    """Send it as idempotency key to the service that is called: every attempt has the same one."""
+    attempt: int
+
+
+_current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar("cortex_plane_call", default=None)
+
+
+def current_call() -> CurrentCall | None:
+    """Inside a guarded function, or a tool behind an adapter: the call that is running; None outside of any."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def running_call(id: str, attempt: int) -> Iterator[None]:
+    token = _current.set(CurrentCall(id, attempt))
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +255,8 @@ class Invocation:
                     return call
                 case "begin" if self.only_looks:
                     return call
+                case "probe" if self.only_looks and self.has_probe:
+                    return {**call, "next": "begin"}  # The probe looks when the call is to run.
                 case "wait" if time.monotonic() >= self.ends:
                     return call
                 case "wait":
@@ -473,6 +504,15 @@ def _refusal(call: dict[str, Any]) -> CortexError:
         hint = "Go on with `answer`, what they said."
         return Denied(f"`{call['tool']}` was not run: {reason}", code="call_answered", hint=hint, answer=call["result"])
     return Denied(f"`{call['tool']}` was not run: {reason}")
+
+
+def require_value(value: Any) -> Any:
+    """A plain function that returns something to await has not acted yet: nobody could tell when it does."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError("The guarded function returned something to await: declare it with `async def`.")
+    return value
 
 
 def described(error: BaseException | str) -> str:

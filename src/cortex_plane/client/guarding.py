@@ -33,6 +33,7 @@ from pydantic import TypeAdapter
 from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
+from cortex_plane.client.dialogue import current_call as current_call
 from cortex_plane.client.transport import Plane, problem, send, send_async
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -54,23 +55,6 @@ REPORTERS = 4
 _undoing: set[asyncio.Future[None]] = set()
 _OWN = ("self", "cls")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentCall:
-    """The call that is running."""
-
-    id: str
-    """Send it as idempotency key to the service that is called: every attempt has the same one."""
-    attempt: int
-
-
-_current: contextvars.ContextVar[CurrentCall | None] = contextvars.ContextVar("cortex_plane_call", default=None)
-
-
-def current_call() -> CurrentCall | None:
-    """Inside a guarded function: the call that is running; None outside of any."""
-    return _current.get()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,23 +200,20 @@ class Guarded:
             case dialogues.Flush(session=session):
                 return self._lines.reports.wait(session)
             case dialogues.Probe(arguments=arguments):
-                return _require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
+                return dialogues.require_value(self._probe(cast("inspect.BoundArguments", bound), arguments))
             case dialogues.Ask(questions=questions):
-                return _require_value(cast("OnGate", self._options.on_gate)(questions))
+                return dialogues.require_value(cast("OnGate", self._options.on_gate)(questions))
             case dialogues.Run():
                 call = self._arguments(cast("inspect.BoundArguments", bound), step)
                 return self._run(functools.partial(self._function, *call.args, **call.kwargs), step)
 
     def _run(self, work: Callable[[], Any], step: dialogues.Run) -> Any:
         """In the caller's own thread; only where there is a time to keep, in another one."""
-        token = _current.set(CurrentCall(step.call_id, step.attempt))
-        try:
+        with dialogues.running_call(step.call_id, step.attempt):
             if self._options.timeout is None:
-                return _require_value(work())
+                return dialogues.require_value(work())
             late = functools.partial(self._late, step)
-            return _require_value(_in_time(work, self._options.timeout, self._options.tool, late))
-        finally:
-            _current.reset(token)
+            return dialogues.require_value(_in_time(work, self._options.timeout, self._options.tool, late))
 
     def _late(self, step: dialogues.Run, outcome: dict[str, Any]) -> None:
         """Somebody may be asked whether it happened by now: they need not be."""
@@ -281,11 +262,8 @@ class Guarded:
                 return await answers if inspect.isawaitable(answers) else answers
             case dialogues.Run():
                 call = self._arguments(cast("inspect.BoundArguments", bound), step)
-                token = _current.set(CurrentCall(step.call_id, step.attempt))
-                try:
+                with dialogues.running_call(step.call_id, step.attempt):
                     return await self._in_time_async(self._function(*call.args, **call.kwargs))
-                finally:
-                    _current.reset(token)
 
     async def _in_time_async(self, running: Awaitable[Any]) -> Any:
         timeout = self._options.timeout
@@ -365,15 +343,6 @@ class Guarded:
                 many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
                 call.arguments[name] = tuple(arguments[name]) if many else arguments[name]
         return call
-
-
-def _require_value(value: Any) -> Any:
-    """A plain function that returns something to await has not acted yet: nobody could tell when it does."""
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()
-        raise TypeError("The guarded function returned something to await: declare it with `async def`.")
-    return value
 
 
 def _in_time(work: Callable[[], Any], seconds: float, tool: str, late: Callable[[dict[str, Any]], None]) -> Any:

@@ -88,7 +88,8 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if answer.next is not Advice.RUN:
             return _instead(request, answer)
         try:
-            result = handler(_approved(request, answer))
+            with answer.running():
+                result = handler(_approved(request, answer))
         except GraphBubbleUp:
             calls.parked(answer)
             raise
@@ -115,7 +116,8 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if answer.next is not Advice.RUN:
             return _instead(request, answer)
         try:
-            result = await handler(_approved(request, answer))
+            with answer.running():
+                result = await handler(_approved(request, answer))
         except GraphBubbleUp:
             await calls.parked(answer)
             raise

@@ -283,7 +283,8 @@ class AgentGuard:
                     return describe_stop(answer)
             text = orjson.dumps(answer.arguments).decode() if answer.edited else arguments
             try:
-                result = await invoke_function_tool(function_tool=body, context=context, arguments=text)
+                with answer.running():
+                    result = await invoke_function_tool(function_tool=body, context=context, arguments=text)
             except BaseException as error:
                 await calls.raised(answer, error)
                 if not isinstance(error, Exception):

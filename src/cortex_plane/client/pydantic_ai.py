@@ -12,7 +12,7 @@ process asks about the same call.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
@@ -59,6 +59,8 @@ class PlaneCapability(AbstractCapability[Any]):
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
     ``on_behalf_of`` is the person for whom a service works.
+    ``save_messages`` gets the messages as JSON when the model asks for tools, before one runs: from them a run goes on after a crash, with
+    the same ids of calls. Without it a crash loses the model's answer, and what the tools did is known to nobody but the plane.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class PlaneCapability(AbstractCapability[Any]):
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
         on_behalf_of: str | None = None,
+        save_messages: Callable[[bytes], Awaitable[None] | None] | None = None,
     ) -> None:
         self._adapter = Adapter(
             plane=plane or Client(),
@@ -82,7 +85,7 @@ class PlaneCapability(AbstractCapability[Any]):
             patience=patience,
             on_behalf_of=on_behalf_of,
         )
-        self._report_usage = report_usage
+        self._report_usage, self._save_messages = report_usage, save_messages
 
     def get_ordering(self) -> CapabilityOrdering:
         """Next to the tool, so that each retry of another capability asks again."""
@@ -117,7 +120,9 @@ class PlaneCapability(AbstractCapability[Any]):
             case Advice.STOP:
                 raise ToolFailed(describe_stop(answer))
         try:
-            result = await handler(await _validated(ctx, call, answer) if answer.edited else args)
+            approved = await _validated(ctx, call, answer) if answer.edited else args
+            with answer.running():
+                result = await handler(approved)
         except (ApprovalRequired, CallDeferred):
             await calls.parked(answer)
             raise
@@ -137,6 +142,10 @@ class PlaneCapability(AbstractCapability[Any]):
         if self._report_usage and response.usage.has_values():
             key = f"{ctx.run_id}:{ctx.run_step}:{request_context.attempt}"
             await self._adapter.usage_calls(_conversation(ctx)).report_usage(_usage_of(response), key=key)
+        if self._save_messages is not None and response.tool_calls:
+            saving = self._save_messages(ModelMessagesTypeAdapter.dump_json([*ctx.messages, response]))
+            if saving is not None:
+                await saving
         return response
 
 

@@ -238,7 +238,7 @@ class Gateway:
         answer = await self._authorize(request, key)
         if isinstance(answer, types.InputRequiredResult):
             return answer
-        request.is_repeat = answer.next is Advice.USE
+        request.is_repeat = answer.next is Advice.USE and not answer.is_new
         turn.is_over = answer.next in (Advice.USE, Advice.STOP)
         match answer.next:
             case Advice.RUN:

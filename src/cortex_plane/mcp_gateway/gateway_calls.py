@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 
 from cortex_plane.agents.model.tools import ToolError, UncertainOutcome
+from cortex_plane.client.adapter import as_text
 from cortex_plane.client.authorization import PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.mcp_gateway.gateway_file import risk_of
 from cortex_plane.mcp_gateway.upstreams import GatewayTool
@@ -140,7 +141,7 @@ def stored_result(answer: PlaneAnswer) -> types.CallToolResult:
     try:
         return _noted(types.CallToolResult.model_validate(answer.result), answer)
     except ValueError:
-        text = answer.reason or "It ran before, and a person or the plane settled it without a result."
+        text = answer.reason or f"It ran before, and a person or the plane settled it: {as_text(answer.result)}"
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], _meta=_meta_of("completed", answer)
         )

@@ -49,7 +49,7 @@ async def get_call(db: Database, actor: Actor, id: UUID) -> call_model.ExternalC
 async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[call_model.ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
     stored_call = await read_call(db, actor, id)
-    return shown_call(stored_call, None), stored_call.event_seq
+    return await _take_answer(db, actor, shown_call(stored_call, None)), stored_call.event_seq
 
 
 @verb(Permission.JOB_READ)
@@ -200,6 +200,7 @@ async def authorize_in(
         # Its agent was to find out, and its session ended.
         await deadlines.ask_human(db, actor, id)
         return shown_call(await read_call(db, actor, id), draft.sender)
+    call = await _take_answer(db, actor, call)
     if draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -207,6 +208,15 @@ async def authorize_in(
         intent = call_model.IntentDraft(input_hash=call.input_hash, sender=draft.sender, runner=draft.runner)
         return await intents.begin(db, actor, id, intent)
     return call
+
+
+async def _take_answer(db: Database, actor: Actor, call: call_model.ExternalCall) -> call_model.ExternalCall:
+    """What people answered about a call is for the next who asks, whatever their key; the same request after that is another call."""
+    if call.settled_by is None or call.finished_at is None:
+        return call
+    async with db.transaction(actor.org_id) as tx:
+        is_first = await tx.value(queries.take_answer, call.id, actor.identity) is not None
+    return replace(call, newly_answered=is_first)
 
 
 def _requested(draft: call_model.CallDraft) -> call_model.RequestedCall:

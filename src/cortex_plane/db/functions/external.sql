@@ -67,7 +67,9 @@ $$;
 drop function if exists doubted_call(uuid, uuid, uuid, text, bytea);
 
 -- The call that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same identity in
--- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. p_except: a call that is not looked at.
+-- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. An answer of people is for
+-- whoever asks next: until then it is as a doubt (see take_answer). p_except: a call that is not looked at, when it begins; then only what
+-- is in doubt now counts.
 create or replace function doubted_call(
   p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid default null) returns uuid
   language sql stable set search_path = public, pg_temp as $$
@@ -81,7 +83,9 @@ create or replace function doubted_call(
       select from session earlier
       where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
-      or (c.status = 'failed' and c.settled_by = 'fail'))
+      or (c.status = 'failed' and c.settled_by = 'fail')
+      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and x.runner is distinct from p_runner
+        and p_except is null))
   order by x.created_at, x.call_id limit 1
 $$;
 
@@ -90,7 +94,7 @@ create or replace function release_keys(p_org uuid, p_call uuid) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
   delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
-  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
+  update external_call x set key = null, unsettled = false where x.org_id = p_org and x.call_id = p_call;
 end
 $$;
 
