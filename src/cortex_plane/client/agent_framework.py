@@ -56,6 +56,7 @@ def plane_middleware(
     answers: Answers | None = None,
     patience: float = PATIENCE_SECONDS,
     report_usage: bool = True,
+    on_behalf_of: str | None = None,
 ) -> list[AgentMiddleware | FunctionMiddleware | ChatMiddleware]:
     """Puts every function tool of an agent behind the plane. Give these as the last middleware, so that they authorize what runs.
 
@@ -69,6 +70,7 @@ def plane_middleware(
         names=names or ToolNames(),
         answers=answers,
         patience=patience,
+        on_behalf_of=on_behalf_of,
     )
     usage = [_UsageReport(adapter)] if report_usage else []
     return [_SessionCheck(), _Authorization(adapter), *usage]
@@ -125,7 +127,8 @@ class _Authorization(FunctionMiddleware):
                 context.result = f"Error: {describe_stop(answer)}"
             case Advice.RUN:
                 try:
-                    await _invoke(context, call_next, answer)
+                    with answer.running():
+                        await _invoke(context, call_next, answer)
                 except UserInputRequiredException:
                     await calls.parked(answer)
                     raise

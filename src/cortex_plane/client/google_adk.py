@@ -65,6 +65,7 @@ class PlanePlugin(BasePlugin):
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
+        on_behalf_of: str | None = None,
     ) -> None:
         super().__init__(name="cortex_plane")
         self._adapter = Adapter(
@@ -74,6 +75,7 @@ class PlanePlugin(BasePlugin):
             names=names or ToolNames(),
             answers=answers,
             patience=patience,
+            on_behalf_of=on_behalf_of,
         )
         self._report_usage = report_usage
         self._running: WeakKeyDictionary[ToolContext, _Run] = WeakKeyDictionary()

@@ -74,6 +74,7 @@ def behind(
     answers: Answers | None = None,
     patience: float = PATIENCE_SECONDS,
     report_usage: bool = True,
+    on_behalf_of: str | None = None,
     unguarded: Sequence[str] = (),
 ) -> GuardedAgent:
     """A copy of the agent, and of those that it hands over to, whose function tools ask the plane. ``name`` is the agent in the plane,
@@ -90,6 +91,7 @@ def behind(
         names=names or ToolNames(),
         answers=answers,
         patience=patience,
+        on_behalf_of=on_behalf_of,
     )
     return AgentGuard(adapter, session, report_usage, frozenset(unguarded)).put_behind(agent)
 
