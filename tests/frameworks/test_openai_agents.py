@@ -10,7 +10,17 @@ from agents.sandbox import SandboxAgent
 from agents.testing import ScriptedModel, assistant_message, function_call
 from mcp import types
 
-from agents import Agent, AgentHooks, Runner, RunState, UserError, WebSearchTool, function_tool, handoff
+from agents import (
+    Agent,
+    AgentHooks,
+    Runner,
+    RunState,
+    UserError,
+    WebSearchTool,
+    function_tool,
+    handoff,
+    set_tracing_disabled,
+)
 from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.authorization import PlaneCalls
@@ -22,6 +32,9 @@ from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.people import World, apply_policies
 
 __all__ = ["careful", "plane", "server"]
+
+# Traces go to OpenAI by default, in a thread of their own.
+set_tracing_disabled(disabled=True)
 
 REFUND_ASKS = """
 policies:
@@ -307,3 +320,20 @@ async def test_without_a_plane_a_run_that_may_wait_is_not_begun_anew() -> None:
         # The framework's own runner: the tool does not run, and the model reads why.
         result = await Runner.run(agent, "Refund")
     assert "does not answer" in outputs(result)[0]
+
+
+@pytest.mark.proves("D.1000")
+async def test_a_streamed_run_waits_and_is_denied_like_any_other(careful: Client, strict: World) -> None:
+    @function_tool
+    def refund(order: str) -> str:
+        """Pay money back."""
+        raise AssertionError(order)
+
+    agent = guarded(careful, Agent("Support", model=scripted(called("refund", {"order": "A-1"})), tools=[refund]))
+    first = Runner.run_streamed(agent, "Refund")
+    assert [event async for event in first.stream_events()]
+    assert [wait["tool"] for wait in waits(first)] == ["refund"]
+    await decide_soon(strict, Choice.DENIED, reason="no more today")
+    second = Runner.run_streamed(agent, await resumed(agent, state_of(first)))
+    assert [event async for event in second.stream_events()]
+    assert "no more today" in outputs(second)[0]
