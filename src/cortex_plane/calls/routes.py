@@ -85,7 +85,7 @@ SETTLE_CALL = _large("POST /v1/calls/{call_id}/outcome", model.OutcomeReceipt, m
 COMPLETE_SESSION = _large("POST /v1/sessions/{session_id}/complete", Session, model.Ending, "calls")
 """The agent that runs elsewhere is done."""
 FAIL_SESSION = _large("POST /v1/sessions/{session_id}/fail", Session, model.Ending, "calls")
-"""The agent that runs elsewhere gives up: nobody is asked any more."""
+"""The agent that runs elsewhere gives up: nobody is asked any more, except whether a call in doubt happened."""
 
 ANSWER_HOOK: Route[dict[str, Any]] = Route(
     "POST /v1/hooks/{dialect}",
