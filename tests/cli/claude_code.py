@@ -96,10 +96,14 @@ class ClaudeCode:
 
     async def run(self, *words: str) -> dict[str, Any]:
         """One run without a terminal, and its result."""
-        pipe = asyncio.subprocess.PIPE
         async with (
             self._started(
-                "-p", *words, "--output-format", "json", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+                "-p",
+                *words,
+                "--output-format",
+                "json",
+                stdin=asyncio.subprocess.DEVNULL,
+                output=asyncio.subprocess.PIPE,
             ) as process,
             asyncio.timeout(120),
         ):
@@ -123,7 +127,7 @@ class ClaudeCode:
         loop = asyncio.get_running_loop()
         try:
             loop.add_reader(screen, _read_away, screen)
-            async with self._started(prompt, stdin=program_side, stdout=program_side, stderr=program_side) as process:
+            async with self._started(prompt, stdin=program_side, output=program_side) as process:
                 yield
                 assert process.returncode is None
         finally:
@@ -132,7 +136,7 @@ class ClaudeCode:
             os.close(program_side)
 
     @contextlib.asynccontextmanager
-    async def _started(self, *words: str, **streams: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def _started(self, *words: str, stdin: int, output: int) -> AsyncIterator[asyncio.subprocess.Process]:
         path = program()
         assert path is not None
         environment = {
@@ -145,7 +149,7 @@ class ClaudeCode:
             process = await asyncio.create_subprocess_exec(
                 "unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", _INSIDE,
                 f"{self.model_port}={model},{self.plane_port}={plane}", str(path), *words,
-                cwd=self.home, env=environment, start_new_session=True, **streams,
+                cwd=self.home, env=environment, start_new_session=True, stdin=stdin, stdout=output, stderr=output,
             )  # fmt: skip
             try:
                 yield process
