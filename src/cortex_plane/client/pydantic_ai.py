@@ -12,13 +12,15 @@ process asks about the same call.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
 from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait
-from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, ToolOptions
+from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.kernel.errors import InvalidInput, extra
 
@@ -37,7 +39,7 @@ with extra("pydantic-ai"):
         ValidatedToolArgs,
         WrapToolExecuteHandler,
     )
-    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed
     from pydantic_ai.messages import (
         ModelMessage,
         ModelMessagesTypeAdapter,
@@ -48,10 +50,16 @@ with extra("pydantic-ai"):
         ToolReturnPart,
     )
     from pydantic_ai.models import ModelRequestContext
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
+    from pydantic_core import PydanticSerializationError, ValidationError, to_jsonable_python
 
 if TYPE_CHECKING:
     from cortex_plane.client.guarding import Answers
+
+
+_HANDED_OVER = {"deferred": "its result comes from elsewhere"}
+"""Kept as the result of a tool that raised `CallDeferred`."""
+_answers: ContextVar[list[PlaneAnswer]] = ContextVar("answers")
+"""For the call that runs here: the plane's answer that let it begin."""
 
 
 class PlaneCapability(AbstractCapability[Any]):
@@ -105,29 +113,41 @@ class PlaneCapability(AbstractCapability[Any]):
         handler: WrapToolExecuteHandler,
     ) -> Any:
         calls = self._adapter.calls(_conversation(ctx))
+        answers: list[PlaneAnswer] = []
+        token = _answers.set(answers)
+        try:
+            result = await handler(args)
+        except BaseException as error:
+            if answers:
+                await _report(calls, answers[0], error)
+            raise
+        finally:
+            _answers.reset(token)
+        if not answers:
+            return result  # It did not run: another capability gave a result in its place.
+        (answer,) = answers
+        await calls.completed(answer, _as_json(result.return_value if isinstance(result, ToolReturn) else result))
+        return _with_note(result, answer)
+
+    async def before_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: ValidatedToolArgs
+    ) -> ValidatedToolArgs:
+        """After the hooks of all other capabilities: what is asked about is what runs."""
+        calls = self._adapter.calls(_conversation(ctx))
         options = self._adapter.options(call.tool_name, tool_def.parameters_json_schema)
-        answer = await calls.authorize(call.tool_name, call.args_as_dict(), call.tool_call_id, options)
+        shown = await _shown_arguments(ctx, call, args)
+        answer = await calls.authorize(call.tool_name, shown, call.tool_call_id, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 raise ApprovalRequired(metadata=describe_wait(answer))
+            case Advice.USE if answer.result == _HANDED_OVER:
+                raise CallDeferred
             case Advice.USE:
-                return _with_note(answer.result if answer.reason is None else answer.reason, answer)
+                raise SkipToolExecution(_with_note(answer.result if answer.reason is None else answer.reason, answer))
             case Advice.STOP:
                 raise ToolFailed(describe_stop(answer))
-        try:
-            result = await handler(await _validated(ctx, call, answer) if answer.edited else args)
-        except (ApprovalRequired, CallDeferred):
-            await calls.parked(answer)
-            raise
-        except (ModelRetry, ToolFailed) as error:
-            # The tool itself says so, to the model.
-            await calls.failed(answer, error)
-            raise
-        except BaseException as error:
-            await calls.raised(answer, error)
-            raise
-        await calls.completed(answer, _as_json(result.return_value if isinstance(result, ToolReturn) else result))
-        return _with_note(result, answer)
+        _answers.get().append(answer)
+        return await _edited_arguments(ctx, call, answer) if answer.edited else args
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -177,14 +197,63 @@ def _conversation(ctx: RunContext[Any]) -> str:
     return ctx.conversation_id
 
 
-async def _validated(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> dict[str, Any]:
-    """The edited arguments as the tool gets them. Without a validation they would reach it as plain JSON."""
-    if ctx.tool_manager is not None:
-        replacement = dataclasses.replace(call, args=answer.arguments)
-        outcome = await ctx.tool_manager.validate_tool_call(replacement, approved=True)
-        if outcome.validated_args is not None:
-            return outcome.validated_args
-    raise ToolFailed(f"An approver changed the arguments to some that the tool does not take: {answer.arguments}")
+async def _report(calls: PlaneCalls, answer: PlaneAnswer, error: BaseException) -> None:
+    match error:
+        case CallDeferred() if not answer.parks:
+            # The tool did its part, such as starting a job, and its result comes from elsewhere: it does not begin again.
+            await calls.completed(answer, _HANDED_OVER)
+        case ApprovalRequired() | CallDeferred():
+            await calls.parked(answer)
+        case ModelRetry() | ToolFailed():
+            # The tool itself says so, to the model.
+            await calls.failed(answer, error)
+        case _:
+            await calls.raised(answer, error)
+
+
+async def _shown_arguments(ctx: RunContext[Any], call: ToolCallPart, args: ValidatedToolArgs) -> dict[str, Any]:
+    """The model's arguments, unless other capabilities made others of them: then those that run. What a default makes anew each time, such
+    as an id, is no difference."""
+    own = call.args_as_dict()
+    first, second = [to_jsonable_python(await _validate(ctx, call, own), fallback=repr) for _ in range(2)]
+    running = to_jsonable_python(args, fallback=repr)
+    if all(
+        name in running and (running[name] == value or value != second[name]) for name, value in first.items()
+    ) and len(running) == len(first):
+        return own
+    try:
+        return dict(to_jsonable_python(args))
+    except PydanticSerializationError as error:
+        raise ToolFailed(
+            f"Another capability changed the arguments to some that nobody can be shown: {error}"
+        ) from None
+
+
+async def _edited_arguments(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> ValidatedToolArgs:
+    """As the tool gets them: without a validation they would reach it as plain JSON."""
+    try:
+        return await _validate(ctx, call, answer.arguments)
+    except (ValidationError, ModelRetry) as error:
+        raise ToolFailed(
+            f"An approver changed the arguments to some that the tool does not take: {answer.arguments} ({error})"
+        ) from None
+
+
+async def _validate(ctx: RunContext[Any], call: ToolCallPart, arguments: dict[str, Any]) -> ValidatedToolArgs:
+    """Without the hooks of capabilities, which might change them."""
+    tool = (
+        None
+        if ctx.tool_manager is None or ctx.tool_manager.tools is None
+        else ctx.tool_manager.tools.get(call.tool_name)
+    )
+    if tool is None:
+        raise ToolFailed(f"`{call.tool_name}` is not among the tools of this step, so its arguments cannot be checked.")
+    validated: ValidatedToolArgs = tool.args_validator.validate_python(arguments, context=ctx.validation_context)
+    if tool.args_validator_func is not None:
+        checked = tool.args_validator_func(ctx, **validated)
+        if inspect.isawaitable(checked):
+            await checked
+    return validated
 
 
 def _as_json(result: Any) -> Any:

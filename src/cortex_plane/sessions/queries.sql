@@ -51,6 +51,15 @@ left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'ext
 where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.status <> 'TERMINATED'
 
 
+-- name: find_last_outside_session
+-- The newest session, open or not, that an identity opened with an agent under this outside id, and the status of its external job.
+select s.id, s.status, j.status as job_status
+from session s
+left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
+where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3
+order by s.created_at desc, s.id desc limit 1
+
+
 -- name: lock_session
 -- First in the lock order: a termination and a new job cannot overlook each other.
 select status, kind, agent_id, revision, held_at, held_by, end_reason,
