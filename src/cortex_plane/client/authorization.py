@@ -350,6 +350,10 @@ class PlaneCalls:
         self._dialogues = _Dialogues(plane.lines, agent, session, names or ToolNames(), answers or {}, patience, runner)
         self.sync = SyncPlaneCalls(self._dialogues)
 
+    def is_of(self, plane: Client) -> bool:
+        """Whether it asks with this client."""
+        return self._dialogues.lines is plane.lines
+
     async def authorize(
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None
     ) -> PlaneAnswer:

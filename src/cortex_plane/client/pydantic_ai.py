@@ -50,7 +50,8 @@ with extra("pydantic-ai"):
         ToolReturnPart,
     )
     from pydantic_ai.models import ModelRequestContext
-    from pydantic_core import PydanticSerializationError, ValidationError, to_jsonable_python
+    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_core import PydanticSerializationError, ValidationError, to_json, to_jsonable_python
 
 if TYPE_CHECKING:
     from cortex_plane.client.guarding import Answers
@@ -104,19 +105,15 @@ class PlaneCapability(AbstractCapability[Any]):
             )
 
     async def wrap_tool_execute(
-        self,
-        ctx: RunContext[Any],
-        *,
-        call: ToolCallPart,
-        tool_def: ToolDefinition,
-        args: ValidatedToolArgs,
-        handler: WrapToolExecuteHandler,
+        self, ctx: RunContext[Any], *, args: ValidatedToolArgs, handler: WrapToolExecuteHandler, **_: Any
     ) -> Any:
         calls = self._adapter.calls(_conversation(ctx))
         answers: list[PlaneAnswer] = []
         token = _answers.set(answers)
         try:
             result = await handler(args)
+        except _RanBefore as earlier:
+            return earlier.result
         except BaseException as error:
             if answers:
                 await _report(calls, answers[0], error)
@@ -135,7 +132,7 @@ class PlaneCapability(AbstractCapability[Any]):
         """After the hooks of all other capabilities: what is asked about is what runs."""
         calls = self._adapter.calls(_conversation(ctx))
         options = self._adapter.options(call.tool_name, tool_def.parameters_json_schema)
-        shown = await _shown_arguments(ctx, call, args)
+        shown = _shown_arguments(ctx, call, args)
         answer = await calls.authorize(call.tool_name, shown, call.tool_call_id, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
@@ -143,7 +140,7 @@ class PlaneCapability(AbstractCapability[Any]):
             case Advice.USE if answer.result == _HANDED_OVER:
                 raise CallDeferred
             case Advice.USE:
-                raise SkipToolExecution(_with_note(answer.result if answer.reason is None else answer.reason, answer))
+                raise _RanBefore(_with_note(answer.result if answer.reason is None else answer.reason, answer))
             case Advice.STOP:
                 raise ToolFailed(describe_stop(answer))
         _answers.get().append(answer)
@@ -161,7 +158,8 @@ class PlaneCapability(AbstractCapability[Any]):
 def pending(messages: bytes | str | Sequence[ModelMessage]) -> DeferredToolResults | None:
     """What a run needs to ask the plane again about each call that waits, from saved messages; None where no call waits.
 
-    It approves nothing: the plane decides. A tool that waits for something else, such as an external one, needs its own result in `calls`.
+    It approves nothing: the plane decides. A tool that raised `CallDeferred` waits for its own result: put it into `calls` of what
+    this returns, which goes before an approval. Until it is there the tool defers again, and does not run again.
     """
     history = ModelMessagesTypeAdapter.validate_json(messages) if isinstance(messages, bytes | str) else messages
     calls: dict[str, ToolApproved | bool] = {}
@@ -197,6 +195,10 @@ def _conversation(ctx: RunContext[Any]) -> str:
     return ctx.conversation_id
 
 
+class _RanBefore(SkipToolExecution):
+    """The result of a call that is not run again."""
+
+
 async def _report(calls: PlaneCalls, answer: PlaneAnswer, error: BaseException) -> None:
     match error:
         case CallDeferred() if not answer.parks:
@@ -211,15 +213,10 @@ async def _report(calls: PlaneCalls, answer: PlaneAnswer, error: BaseException) 
             await calls.raised(answer, error)
 
 
-async def _shown_arguments(ctx: RunContext[Any], call: ToolCallPart, args: ValidatedToolArgs) -> dict[str, Any]:
-    """The model's arguments, unless other capabilities made others of them: then those that run. What a default makes anew each time, such
-    as an id, is no difference."""
+def _shown_arguments(ctx: RunContext[Any], call: ToolCallPart, args: ValidatedToolArgs) -> dict[str, Any]:
+    """The model's arguments, unless other capabilities made others of them: then those that run."""
     own = call.args_as_dict()
-    first, second = [to_jsonable_python(await _validate(ctx, call, own), fallback=repr) for _ in range(2)]
-    running = to_jsonable_python(args, fallback=repr)
-    if all(
-        name in running and (running[name] == value or value != second[name]) for name, value in first.items()
-    ) and len(running) == len(first):
+    if _is_made_of(ctx, call, own, args):
         return own
     try:
         return dict(to_jsonable_python(args))
@@ -229,31 +226,46 @@ async def _shown_arguments(ctx: RunContext[Any], call: ToolCallPart, args: Valid
         ) from None
 
 
+def _is_made_of(ctx: RunContext[Any], call: ToolCallPart, own: dict[str, Any], args: ValidatedToolArgs) -> bool:
+    """Whether they are what validation alone makes of the model's. What a default makes anew each time, such as an id, is no difference."""
+    try:
+        first, second = (to_jsonable_python(_validate(ctx, call, own), fallback=repr) for _ in range(2))
+    except ValidationError:
+        return False  # Another capability mended them.
+    running = to_jsonable_python(args, fallback=repr)
+    return running.keys() == first.keys() and all(
+        running[name] == first[name] or first[name] != second[name] for name in first
+    )
+
+
 async def _edited_arguments(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> ValidatedToolArgs:
     """As the tool gets them: without a validation they would reach it as plain JSON."""
     try:
-        return await _validate(ctx, call, answer.arguments)
-    except (ValidationError, ModelRetry) as error:
-        raise ToolFailed(
-            f"An approver changed the arguments to some that the tool does not take: {answer.arguments} ({error})"
-        ) from None
-
-
-async def _validate(ctx: RunContext[Any], call: ToolCallPart, arguments: dict[str, Any]) -> ValidatedToolArgs:
-    """Without the hooks of capabilities, which might change them."""
-    tool = (
-        None
-        if ctx.tool_manager is None or ctx.tool_manager.tools is None
-        else ctx.tool_manager.tools.get(call.tool_name)
-    )
-    if tool is None:
-        raise ToolFailed(f"`{call.tool_name}` is not among the tools of this step, so its arguments cannot be checked.")
-    validated: ValidatedToolArgs = tool.args_validator.validate_python(arguments, context=ctx.validation_context)
-    if tool.args_validator_func is not None:
-        checked = tool.args_validator_func(ctx, **validated)
+        validated = _validate(ctx, call, answer.arguments)
+        check = _tool_of(ctx, call).args_validator_func
+        checked = check(dataclasses.replace(ctx, tool_call_approved=True), **validated) if check is not None else None
         if inspect.isawaitable(checked):
             await checked
+        return validated
+    except (ValidationError, ModelRetry) as error:
+        text = f"An approver changed the arguments to some that the tool does not take: {answer.arguments}"
+        raise ToolFailed(text) from error
+
+
+def _validate(ctx: RunContext[Any], call: ToolCallPart, arguments: dict[str, Any]) -> ValidatedToolArgs:
+    """Without the hooks of capabilities, which might change them."""
+    content = to_json(arguments)
+    validated: ValidatedToolArgs = _tool_of(ctx, call).args_validator.validate_json(
+        content, context=ctx.validation_context
+    )
     return validated
+
+
+def _tool_of(ctx: RunContext[Any], call: ToolCallPart) -> ToolsetTool[Any]:
+    tools = None if ctx.tool_manager is None else ctx.tool_manager.tools
+    if tools is None or call.tool_name not in tools:
+        raise ToolFailed(f"`{call.tool_name}` is not among the tools of this step, so its arguments cannot be checked.")
+    return tools[call.tool_name]
 
 
 def _as_json(result: Any) -> Any:
