@@ -483,7 +483,7 @@ def rows_read(plan: dict[str, Any]) -> float:
 
 
 @pytest.mark.fresh_database
-@pytest.mark.proves("D.1092")
+@pytest.mark.proves("D.1099")
 async def test_hooks_of_a_long_session_read_only_the_calls_that_may_wait(agent: Hooks) -> None:
     read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
     await agent.verdict(read)

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cortex_plane.calls.model import CallDraft, ExternalCall, Next, OutcomeStatus
-from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls
+from cortex_plane.client.authorization import Advice, PlaneAnswer
 from cortex_plane.client.dialogue import approval_link
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, NotFound
