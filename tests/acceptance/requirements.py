@@ -539,6 +539,19 @@ REQUIREMENTS = [
     _R("D.1052", "A task belongs to the key that made it and to clients that declare tasks, is bounded in number, and expires."),
     _R("D.1053", "Claude Code itself runs what is allowed, what an approver made of a call, and parallel calls in turn; it runs nothing that is"
        " denied, or while the plane is down."),
+    _R("D.1090", "A hook asks the one plane that `install` wrote into it, with the key for that plane: no file in the folder of the coding agent, and"
+       " no address of a folder that nobody named, gets an answer obeyed or a key sent."),
+    _R("D.1091", "What people are shown of a framework's call is what runs, whatever other parts of the framework made of its arguments; a report that"
+       " is lost, a tool that hands its call over and a graph that ends in its parent make no second run."),
+    _R("D.1092", "A coding agent or a client of the gateway whose session somebody ended does not go on in a new one."),
+    _R("D.1093", "A call that a person cleared, or whose arguments an approver changed, is found again under every id that the model gives it: it runs"
+       " once more where it did not happen, and not at all while nobody knows."),
+    _R("D.1094", "A result that comes late does not settle the attempt of another process."),
+    _R("D.1095", "That a tool of a coding agent ran is recorded whatever its result is: large, nested, or with a field named `error`."),
+    _R("D.1096", "Texts of others move no hook: neither the reason of a request its wait, nor the name of a host its links."),
+    _R("D.1097", "Settings of coding agents are not written through links that a repository brings."),
+    _R("D.1098", "Each starter policy asks before a file is read in which the plane's key may stand."),
+    _R("D.1099", "Hooks of a session with many calls read only those that may wait for a person."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

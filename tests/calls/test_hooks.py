@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
+from starlette.datastructures import State
 
 from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.calls.model import MAX_HOOK_BYTES
+from cortex_plane.calls.store import queries
+from cortex_plane.tenancy.verbs.served_channels import ServedChannels
 from tests.calls.test_http_calls import decide
 from tests.fixtures.people import Person, World, apply_policies
 
@@ -21,6 +26,7 @@ policies:
   - {name: asks, target: "*", effect: requires_approval, template: dev_only}
 """
 CLAUDE = "claude-code"
+NESTED: Any = functools.reduce(lambda inner, _: [inner], range(600), 1)
 
 
 def claude(
@@ -124,13 +130,14 @@ async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect
     """Codex runs the original arguments where a hook changes them, and Gemini CLI merges: what they cannot run they make themselves."""
     hooks = Hooks(agent.http, agent.world, dialect)
     payload = gemini("2026-01-01T00:00:00Z") if dialect == "gemini" else claude()
-    await hooks.send(payload)
+    process = {**agent.person.headers, "Cortex-Process": "a"}
+    await hooks.send(payload, headers=process)
     (call,) = await agent.calls()
     edited = {"command": "rm -r build/cache"}
     await decide(agent.world, call, arguments=edited)
     (call,) = await agent.calls()
     await decide(agent.world, call)
-    answer = await hooks.send(payload)
+    answer = await hooks.send(payload, headers=process)
     again = payload | {"tool_input": edited, "tool_use_id": "toolu_2", "timestamp": "2026-01-01T00:01:00Z"}
     if dialect == "claude-code":
         output = answer["hookSpecificOutput"]
@@ -139,10 +146,11 @@ async def test_an_edited_call_runs_as_the_approver_left_it(agent: Hooks, dialect
     else:
         assert "deny" in (answer.get("decision"), answer.get("hookSpecificOutput", {}).get("permissionDecision"))
         assert '{"command":"rm -r build/cache"}' in str(answer)
-        assert await hooks.send(again) == ({"decision": "allow"} if dialect == "gemini" else {})
+        assert await hooks.send(again, headers=process) == ({"decision": "allow"} if dialect == "gemini" else {})
     (call,) = await agent.calls()
     assert (call["status"], call["arguments"]) == ("intended", edited)
-    last = await hooks.send(again | {"tool_use_id": "toolu_3", "timestamp": "2026-01-01T00:02:00Z"})
+    repeated = again | {"tool_use_id": "toolu_3", "timestamp": "2026-01-01T00:02:00Z"}
+    last = await hooks.send(repeated, headers=process)
     assert "A person must approve it" in str(last)
 
 
@@ -151,6 +159,7 @@ async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_bui
     repo: dict[str, Any] = {"tool_input": {"repo": "x"}}
     await agent.verdict(claude("mcp__github__deleteRepo", "toolu_1", **repo), defer="true")
     (call,) = await agent.calls()
+    assert call["tool"] == "mcp.github.delete_repo"
     await decide(agent.world, call)
     # The same name for policies: that somebody approved the one says nothing about the other, under whatever id.
     for id in ("toolu_2", "toolu_3"):
@@ -159,6 +168,8 @@ async def test_an_approval_is_for_one_tool_and_no_server_takes_the_name_of_a_bui
     assert (await agent.verdict(claude("mcp__github__deleteRepo", "toolu_4", **repo), defer="true"))[0] == "allow"
     for foreign in ("mcp__claude__Read", "mcp__Claude__read", "mcp__-__Read", "claude.read", "Claude:Read"):
         assert (await agent.verdict(claude(foreign, f"toolu_{foreign}")))[0] == "deny"
+    names = {call["tool"] for call in await agent.calls()}
+    assert names == {"mcp.github.delete_repo", "mcp.claude.read", "mcp.read"}
     assert (await agent.verdict(claude("Read", "toolu_5")))[0] == "allow"
 
 
@@ -270,7 +281,7 @@ async def test_forged_callers_and_other_events_run_nothing(agent: Hooks, other: 
     await agent.send(claude(), status=401, headers={"Authorization": "Bearer cortex_key_wrong"})
     await agent.send({}, status=422)
     await agent.send(["PreToolUse"], status=422)
-    await agent.send(claude(tool_input={"content": "x" * 1_100_000}), status=413)
+    await agent.send(claude(tool_input={"content": "x" * MAX_HOOK_BYTES}), status=413)
     # An event of another coding agent, or one that is not about tools, is no call without objection.
     for event in ("BeforeTool", "SessionStart", ""):
         problem = await agent.send(claude(hook_event_name=event), status=422)
@@ -315,3 +326,174 @@ async def test_agents_without_ids_and_without_defer(agent: Hooks) -> None:
     assert await codex.send(after(payload, tool_response="ok")) == {}
     assert ((await agent.calls())[-1]["tool"], (await agent.calls())[-1]["status"]) == ("codex.bash", "completed")
     assert UUID(call["id"])
+
+
+@pytest.mark.proves("D.1093")
+async def test_a_call_that_a_person_cleared_runs_under_the_id_that_the_model_gives_it_next(agent: Hooks) -> None:
+    first, second = ({**agent.person.headers, "Cortex-Process": name} for name in "ab")
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    for payload in (read, claude(id="toolu_a")):
+        await agent.verdict(payload, headers=first, defer="true")
+        call = (await agent.calls())[-1]
+        if call["status"] == "awaiting":
+            await decide(agent.world, call)
+            assert (await agent.verdict(payload, headers=first, defer="true"))[0] == "allow"
+        # Its process is gone; a person says that it did not happen.
+        again = payload | {"prompt_id": "p2", "tool_use_id": payload["tool_use_id"] + "_2"}
+        assert (await agent.verdict(again, headers=second, defer="true"))[0] == "defer"
+        await did_not_happen(agent, call["id"])
+        third = payload | {"prompt_id": "p2", "tool_use_id": payload["tool_use_id"] + "_3"}
+        assert (await agent.verdict(third, headers=second, defer="true"))[0] == "allow"
+        assert await agent.send(after(third), headers=second) == {}
+        for old in (payload, again):
+            assert (await agent.verdict(old, headers=second, defer="true"))[0] == "deny"
+    assert [(call["status"], call["attempt"]) for call in await agent.calls()] == [("completed", 2), ("completed", 2)]
+    (session_id,) = {call["session_id"] for call in await agent.calls()}
+    done = await agent.http.post(f"/v1/sessions/{session_id}/complete", json={}, headers=agent.person.headers)
+    assert done.status_code == 200, done.text
+
+
+async def did_not_happen(agent: Hooks, call_id: str) -> None:
+    call = next(call for call in await agent.calls() if call["id"] == call_id)
+    assert call["status"] == "uncertain"
+    path = f"/v1/jobs/{call['job_id']}/calls/{call['id']}/settle"
+    answer = await agent.http.post(path, json={"verdict": "did_not_happen"}, headers=agent.world.admin.headers)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.proves("D.1094")
+async def test_a_late_result_of_an_earlier_attempt_does_not_settle_a_later_one(agent: Hooks) -> None:
+    first, second = ({**agent.person.headers, "Cortex-Process": name} for name in "ab")
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    assert (await agent.verdict(read, headers=first))[0] == "allow"
+    assert (await agent.verdict(read, headers=second, defer="true"))[0] == "defer"
+    (call,) = await agent.calls()
+    await did_not_happen(agent, call["id"])
+    assert (await agent.verdict(read, headers=second))[0] == "allow"
+    late = await agent.send(after(read, tool_response={"stdout": "a's"}), headers=first)
+    assert "Another process began this call again" in late["systemMessage"]
+    (call,) = await agent.calls()
+    assert (call["status"], call["attempt"]) == ("intended", 2)
+    assert await agent.send(after(read, tool_response={"stdout": "b's"}), headers=second) == {}
+    (call,) = await agent.calls()
+    assert (call["status"], call["result"]) == ("completed", {"stdout": "b's"})
+
+
+@pytest.mark.proves("D.1093")
+async def test_an_edited_call_of_a_process_that_is_gone_stays_in_doubt(agent: Hooks) -> None:
+    """Gemini CLI merges arguments, so it makes a call itself from which an approver took one away."""
+    hooks = Hooks(agent.http, agent.world, "gemini")
+    first, second = ({**agent.person.headers, "Cortex-Process": name} for name in "ab")
+    edited = {"command": "make deploy-staging"}
+    await apply_policies(
+        agent.world.db,
+        agent.world.admin.actor,
+        """
+        policies:
+          - {name: staging, target: gemini.run_shell_command, when: "args.command == 'make deploy-staging'", effect: allow}
+          - {name: asks, target: "*", effect: requires_approval, template: dev_only}
+        """,
+    )
+    await hooks.send(gemini("t1"), headers=first)
+    (call,) = await agent.calls()
+    await decide(agent.world, call, arguments=edited)
+    (call,) = await agent.calls()
+    await decide(agent.world, call)
+    assert (await hooks.send(gemini("t2"), headers=first))["decision"] == "deny"
+    assert await hooks.send(gemini("t3", tool_input=edited), headers=first) == {"decision": "allow"}
+    again = await hooks.send(gemini("t4", tool_input=edited), headers=second)
+    assert (again["decision"], "whether it happened" in again["reason"]) == ("deny", True)
+    (call,) = await agent.calls()
+    assert (call["status"], call["arguments"]) == ("uncertain", edited)
+
+
+@pytest.mark.proves("D.1092")
+async def test_a_session_that_a_person_ended_is_not_opened_again(agent: Hooks) -> None:
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    assert (await agent.verdict(read))[0] == "allow"
+    (call,) = await agent.calls()
+    await agent.send(after(read))
+    path = f"/v1/sessions/{call['session_id']}"
+    # Its agent may complete it, and go on.
+    assert (await agent.http.post(f"{path}/complete", json={}, headers=agent.person.headers)).status_code == 200
+    assert (await agent.verdict(read | {"tool_use_id": "toolu_2"}))[0] == "allow"
+    (_, call) = await agent.calls()
+    ended = await agent.http.post(
+        f"/v1/sessions/{call['session_id']}/terminate", json={"reason": "stop"}, headers=agent.world.admin.headers
+    )
+    assert ended.status_code == 200, ended.text
+    for id in ("toolu_3", "toolu_4"):
+        decision, reason = await agent.verdict(read | {"tool_use_id": id}, defer="true")
+        assert (decision, "Somebody ended this session" in reason) == ("deny", True)
+    assert await agent.send(after(read | {"tool_use_id": "toolu_2"})) == {}
+    assert len(await agent.calls()) == 2
+    # Another session of the coding agent is not it.
+    assert (await agent.verdict(claude("Read", "toolu_5", session="another")))[0] == "allow"
+
+
+@pytest.mark.proves("D.1095")
+@pytest.mark.parametrize(
+    ("response", "status"),
+    [
+        ({"error": "", "data": 1}, "completed"),
+        ({"error": False}, "completed"),
+        ({"error": {}}, "completed"),
+        ({"error": []}, "completed"),
+        ({"error": 0}, "completed"),
+        ({"error": "no such file"}, "failed"),
+        ({"error": {"code": 1}}, "failed"),
+        ({"error": {"a": NESTED}}, "failed"),
+        ({"file": {"base64": "x" * 1_100_000}}, "completed"),
+    ],
+    ids=range(9),
+)
+async def test_a_result_is_recorded_whatever_it_is(agent: Hooks, response: dict[str, Any], status: str) -> None:
+    read = claude("Read", "toolu_1")
+    assert (await agent.verdict(read))[0] == "allow"
+    assert await agent.send(after(read, tool_response=response)) == {}
+    assert [call["status"] for call in await agent.calls()] == [status]
+
+
+@pytest.mark.proves("D.1096")
+async def test_links_name_the_address_that_the_plane_is_configured_with(agent: Hooks, app_state: State) -> None:
+    forged = {**agent.person.headers, "Host": "evil.example"}
+    app_state.channels = ServedChannels(public_url="https://plane.example.org/")
+    _, reason = await agent.verdict(claude(), headers=forged, defer="true")
+    assert ("https://plane.example.org/approvals/" in reason, "evil" in reason) == (True, False)
+
+
+COPIES = (
+    """insert into step select (jsonb_populate_record(null::step, to_jsonb(s) || jsonb_build_object('step_index', n))).*
+    from step s, generate_series(1, 300) n where s.job_id = $1 and s.step_index = 0""",
+    """insert into tool_call select (jsonb_populate_record(
+      null::tool_call, to_jsonb(c) || jsonb_build_object('id', md5(n::text), 'step_index', n))).*
+    from tool_call c, generate_series(1, 300) n where c.job_id = $1 and c.step_index = 0""",
+    """insert into external_call select (jsonb_populate_record(
+      null::external_call, to_jsonb(x) || jsonb_build_object('call_id', md5(n::text), 'key', 'k' || n))).*
+    from external_call x, generate_series(1, 300) n where x.job_id = $1""",
+)
+
+
+def rows_read(plan: dict[str, Any]) -> float:
+    """By all scans of a plan, with those that a filter took away."""
+    inside = sum(rows_read(part) for part in plan.get("Plans", ()))
+    if "Relation Name" not in plan:
+        return inside
+    return inside + (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+
+
+@pytest.mark.fresh_database
+@pytest.mark.proves("D.1099")
+async def test_hooks_of_a_long_session_read_only_the_calls_that_may_wait(agent: Hooks) -> None:
+    read = claude("Read", "toolu_1", tool_input={"file_path": "/home/u/p/a.py"})
+    await agent.verdict(read)
+    await agent.send(after(read))
+    (call,) = await agent.calls()
+    job, session = UUID(call["job_id"]), UUID(call["session_id"])
+    wanted = (session, agent.person.actor.identity, b"x" * 32, "d" * 64, b"y" * 32, "key")
+    async with agent.world.db.transaction(agent.world.org_id) as tx:
+        for sql in COPIES:
+            await tx.rows(sql, job)
+        for query, values in ((queries.find_waiting_call, wanted), (queries.find_first_waiting, (job,))):
+            (row,) = await tx.rows(f"explain (analyze, format json) {query}", *values)
+            assert rows_read(row["QUERY PLAN"][0]["Plan"]) < 10

@@ -17,7 +17,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from cortex_plane.client.access import ACCESS_FILE, write_private
+from cortex_plane.client.access import ACCESS_FILE, read_access, write_private
 from cortex_plane.main.main import main
 from tests.acceptance.planes import Plane
 
@@ -36,6 +36,9 @@ class Shell:
     def run(self, *words: str, expect: int = 0, out: io.StringIO | None = None, **extra: Any) -> Outcome:
         """Through the real entry point, in this process: starting Python sixty times would be most of the test."""
         out, err = out or io.StringIO(), io.StringIO()
+        if "CORTEX_KEY" in extra and "CORTEX_URL" not in self.environment:
+            # A key of the environment is sent to no address of a folder.
+            extra = {"CORTEX_URL": read_access(self.folder / ".cortex").get("url", "")} | extra
         with (
             mock.patch.dict(os.environ, self.environment | extra, clear=True),
             mock.patch.object(sys, "argv", ["cortex", *words]),

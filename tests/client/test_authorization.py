@@ -16,6 +16,7 @@ from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.agents.model.tools import ToolError
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.calls.model import ReportedUsage, call_key
+from cortex_plane.client import authorization
 from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.dialogue import ApprovalPending, InDoubt
 from cortex_plane.kernel.errors import InvalidInput
@@ -384,3 +385,47 @@ async def test_adapters_and_guards_say_for_whom_a_service_works(server: Apart, w
         refused = await calls_of(plane, on_behalf_of=str(pat.member_id)).authorize("pay", {"n": 1}, "id-1")
     assert refused.next is Advice.STOP
     assert "session.on_behalf" in str(refused.reason)
+
+
+class Lossy(httpx.AsyncBaseTransport):
+    """Loses what is reported, as often as it should."""
+
+    def __init__(self, losses: float) -> None:
+        self.losses = losses
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/outcome") and self.losses > 0:
+            self.losses -= 1
+            raise httpx.ConnectError("lost", request=request)
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.mark.proves("D.1091")
+@pytest.mark.parametrize("losses", [1, 2])
+async def test_a_lost_report_is_no_leave_to_run_the_same_call_again(
+    server: Apart, world: World, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    """The model makes the call again under a new id, in the process where nobody knows what became of the first one."""
+    monkeypatch.setattr(authorization, "_runner", authorization._Runner())
+    ran: list[int] = []
+
+    async def pay(cents: int) -> None:
+        ran.append(cents)
+        raise RuntimeError("connection reset")
+
+    async with Client(server.url, world.service.secret, transport=Lossy(losses)) as client:
+        calls = calls_of(client, patience=0.0)
+        with pytest.raises(RuntimeError):
+            await calls.run(await calls.authorize("pay", {"cents": 5}, "call-1"), pay)
+        # Another object of the same program, as of the next request.
+        again = await calls_of(client).authorize("pay", {"cents": 5}, "call-2")
+        assert (again.next, ran) == (Advice.DOUBT, [5])
+        (call,) = await ledger(world)
+        # Once the report is there, a person is asked at once.
+        assert call.status == ("uncertain" if losses == 1 else "intended")
+        assert (await calls.authorize("pay", {"cents": 6}, "call-3")).next is Advice.RUN
+        assert [call.status for call in await ledger(world)] == ["uncertain", "intended"]

@@ -88,6 +88,27 @@ async def test_a_tool_that_pauses_by_itself_is_parked_and_begins_again(plane: Cl
     assert [(call.status, call.attempt) for call in await ledger(world)] == [("completed", 2)]
 
 
+@pytest.mark.proves("D.1091")
+async def test_a_tool_whose_graph_hands_over_to_its_parent_is_completed(plane: Client, world: World) -> None:
+    acted: list[int] = []
+
+    def act(_: MessagesState) -> Command[Any]:
+        acted.append(1)
+        return Command(graph=Command.PARENT, goto=END)
+
+    inner = StateGraph(MessagesState).add_node("act", act).add_edge(START, "act").compile()
+
+    @tool
+    async def hand_over() -> str:
+        """Act, and end the graph around it."""
+        await inner.ainvoke({"messages": []})
+        return "never reached"
+
+    await graph_of(plane, hand_over).ainvoke(asks(("hand_over", {})), CONFIG)
+    assert [(call.status, call.attempt) for call in await ledger(world)] == [("completed", 1)]
+    assert acted == [1]
+
+
 @pytest.mark.proves("D.945")
 async def test_nobody_is_asked_about_a_call_that_cannot_run(careful: Client, strict: World) -> None:
     graph = graph_of(careful, refund)

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
-from pydantic_ai import Agent, ApprovalRequired, DeferredToolRequests, ModelResponse, RunContext, TextPart, ToolCallPart
+from pydantic import BaseModel, Field
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    CallDeferred,
+    DeferredToolRequests,
+    ModelResponse,
+    RunContext,
+    TextPart,
+    ToolCallPart,
+)
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -81,3 +93,91 @@ async def test_an_agent_without_an_output_for_waiting_is_an_error_at_the_start(p
         await agent_of(plane, str).run("Book tomorrow")
     assert "DeferredToolRequests" in str(caught.value.hint)
     assert await ledger(world) == []
+
+
+class Later(AbstractCapability[Any]):
+    """Books another day than the model wanted, at one point of a call."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+
+    def _changed(self, point: str, args: Any) -> Any:
+        return (
+            {"day": date(2027, 1, 1) if point.endswith("execute") else "2027-01-01"} if point == self._point else args
+        )
+
+    async def before_tool_validate(self, ctx: Any, *, args: Any, **_: Any) -> Any:
+        return self._changed("before_tool_validate", args)
+
+    async def before_tool_execute(self, ctx: Any, *, args: Any, **_: Any) -> Any:
+        return self._changed("before_tool_execute", args)
+
+    async def wrap_tool_execute(self, ctx: Any, *, args: Any, handler: Any, **_: Any) -> Any:
+        return await handler(self._changed("wrap_tool_execute", args))
+
+
+@pytest.mark.proves("D.1091")
+@pytest.mark.parametrize("point", ["before_tool_validate", "before_tool_execute", "wrap_tool_execute"])
+async def test_people_are_shown_what_runs(careful: Client, strict: World, point: str) -> None:
+    capabilities = [PlaneCapability(careful, agent="deployer"), Later(point)]
+    agent = Agent(FunctionModel(book_once), output_type=[str, DeferredToolRequests], capabilities=capabilities)
+    days: list[date] = []
+
+    @agent.tool_plain
+    def book(day: date) -> str:
+        days.append(day)
+        return f"booked {day}"
+
+    first = await agent.run("Book tomorrow")
+    assert isinstance(first.output, DeferredToolRequests)
+    (waits,) = first.output.metadata.values()
+    assert waits["arguments"] == {"day": "2027-01-01"}
+    await decide_soon(strict)
+    history = first.all_messages()
+    second = await agent.run(message_history=history, deferred_tool_results=pending(history))
+    assert (second.output, days) == ("booked 2027-01-01", [date(2027, 1, 1)])
+
+
+class Trip(BaseModel):
+    day: date
+    id: UUID = Field(default_factory=uuid4)
+
+
+@pytest.mark.proves("D.1091")
+async def test_a_default_that_is_new_each_time_is_no_change(careful: Client, strict: World) -> None:
+    agent = agent_of(careful, [str, DeferredToolRequests])
+
+    @agent.tool_plain
+    def book(trip: Trip) -> str:
+        return f"booked {trip.day}"
+
+    first = await agent.run("Book tomorrow")
+    assert isinstance(first.output, DeferredToolRequests)
+    await decide_soon(strict)
+    history = first.all_messages()
+    second = await agent.run(message_history=history, deferred_tool_results=pending(history))
+    assert second.output == "booked 2026-11-20"
+
+
+@pytest.mark.proves("D.1091")
+async def test_a_tool_that_hands_its_call_over_does_not_begin_again(plane: Client, world: World) -> None:
+    agent = agent_of(plane, [str, DeferredToolRequests])
+    started: list[date] = []
+
+    @agent.tool_plain
+    def book(day: date) -> str:
+        started.append(day)
+        raise CallDeferred
+
+    first = await agent.run("Book tomorrow")
+    history = first.all_messages()
+    for _ in range(2):
+        again = await agent.run(message_history=history, deferred_tool_results=pending(history))
+        assert isinstance(again.output, DeferredToolRequests)
+        assert [call.tool_call_id for call in again.output.calls] == ["call-1"]
+    results = pending(history)
+    assert results is not None
+    results.calls["call-1"] = "booked by the agency"
+    last = await agent.run(message_history=history, deferred_tool_results=results)
+    assert (last.output, len(started)) == ("booked by the agency", 1)
+    assert [(call.status, call.attempt) for call in await ledger(world)] == [("completed", 1)]

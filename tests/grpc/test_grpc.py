@@ -352,7 +352,10 @@ async def test_bad_input_is_refused_in_the_form_of_grpc_and_nothing_runs(world: 
         (client.governance.Check, check("x"), "INVALID_ARGUMENT", "invalid_request", ["session_id"]),
         (client.governance.Check, check(session, "Not a tool"), "INVALID_ARGUMENT", "invalid_request", ["tool_name"]),
         (client.governance.Check, check(session, args=b"{"), "INVALID_ARGUMENT", "invalid_json", ["args"]),
-        (client.governance.Check, check(session, args=b"[1]"), "INVALID_ARGUMENT", "invalid_request", ["args"]),
+        *(
+            (client.governance.Check, check(session, args=content), "INVALID_ARGUMENT", "invalid_request", ["args"])
+            for content in (b"[1]", b"null", b'""', b"0", b"false", b"[]")
+        ),
         (client.governance.Check, check(session, args=b'{"a": 1e999}'), "INVALID_ARGUMENT", "invalid_request", ["args"]),
         (client.governance.Check, check(session, args_sha256="ab"), "INVALID_ARGUMENT", "invalid_request", ["args_sha256"]),
         (client.governance.Check, check(session, target="other"), "INVALID_ARGUMENT", "invalid_request", ["target"]),

@@ -28,6 +28,7 @@ from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
 from cortex_plane.mcp_gateway import gateway as gateway_module
@@ -40,6 +41,7 @@ from cortex_plane.mcp_gateway.serving import http_gateway
 from cortex_plane.mcp_gateway.upstreams import client_name, fits_template
 from cortex_plane.policies.model.versions import MAX_TERMS, DeniedToolsRequest, ToolTerms
 from cortex_plane.policies.verbs.simulations import list_denied_tools
+from cortex_plane.sessions.model.sessions import Termination
 from cortex_plane.sessions.verbs.sessions import get_session
 from tests.client.test_guard import decide_soon, ledger
 from tests.conftest import Urls
@@ -351,6 +353,24 @@ async def test_a_doubt_outlives_connections_gateways_and_days_and_nothing_else_d
     calls = [(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)]
     assert len([name for name, _ in calls if name == "shop"]) == 6
     assert [len({id for name, id in calls if name == server}) for server in ("files", "shop")] == [1, 3]
+
+
+@pytest.mark.proves("D.1092")
+async def test_a_client_does_not_go_on_where_somebody_ended_its_session(
+    gateway: Running, world: World, shop: Offering
+) -> None:
+    async with gateway.client(world.service.secret) as client:
+        assert status(await client.call_tool("shop__add", {"a": 1, "b": 2})) == "completed"
+        (call,) = await ledger(world)
+        await session_lifecycle.terminate(world.db, world.admin.actor, call.session_id, Termination(reason="stop"))
+        for _ in range(2):
+            refused = await client.call_tool("shop__add", {"a": 1, "b": 3})
+            assert (status(refused), "over" in text(refused)) == ("stopped", True)
+    async with gateway.client(world.service.secret) as again:
+        assert status(await again.call_tool("shop__add", {"a": 1, "b": 3})) == "stopped"
+    async with gateway.client(world.admin.secret) as other:
+        assert status(await other.call_tool("shop__add", {"a": 1, "b": 3})) == "completed"
+    assert len(await ledger(world)) == 2
 
 
 @pytest.mark.proves("D.962")

@@ -834,7 +834,7 @@ CREATE FUNCTION public.ask_again(p_org uuid, p_job uuid, p_session uuid, p_call 
     AS $$
 begin
   perform record_calls(p_org, p_job, p_session, jsonb_build_array(p_call), array[p_arguments], null, null, plane_now());
-  update external_call x set policies = p_policies, settle_at = null
+  update external_call x set policies = p_policies, settle_at = null, may_wait = true
   where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
   perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
 end
@@ -981,7 +981,8 @@ begin
   end if;
   if (declared.key is not null
         and joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null)
-      or (doubt_hash is not null and doubted_call(p_org, p_job, declared.asker, declared.runner, doubt_hash) is not null) then
+      or (doubt_hash is not null and doubted_call(p_org, p_job, declared.asker, declared.runner, doubt_hash, p_call ->> 'digest',
+        decode(p_call ->> 'input_hash', 'hex')) is not null) then
     perform call_changed();
   end if;
   perform require_open(the_job);
@@ -1007,11 +1008,12 @@ begin
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at,
-    runner, request_hash, unsettled)
+    runner, request_hash, unsettled, may_wait)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
     declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at, declared.runner, doubt_hash, doubt_hash is not null and dispatch_before is not null);
+    declared.callback_id, at, declared.runner, doubt_hash, doubt_hash is not null and dispatch_before is not null,
+    p_call ->> 'status' = 'awaiting');
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
@@ -1207,7 +1209,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid, p_runner text, p_request_hash bytea) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, joined uuid, doubted uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
+CREATE FUNCTION public.call_context(p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid, p_person uuid, p_runner text, p_request_hash bytea, p_digest text) RETURNS TABLE(job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text, earlier uuid, joined uuid, doubted uuid, turned_down boolean, bound jsonb, known_risk text, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -1228,7 +1230,7 @@ begin
       case when p_key is not null then
         joined_call(p_org, s.agent_id, call_opener(s), p_key, p_request_hash) end,
       case when p_runner is not null then
-        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
+        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash, p_digest, p_input_hash) end,
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.turned_down),
@@ -2023,21 +2025,29 @@ CREATE FUNCTION public.deliverable_channels() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ARRAY['email'::text, 'webhook'::text, 'telegram'::text, 'slack'::text, 'discord'::text, 'whatsapp'::text, 'github'::text, 'gitlab'::text];
 
-CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid DEFAULT NULL::uuid) RETURNS uuid
+CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_digest text, p_input_hash bytea, p_except uuid DEFAULT NULL::uuid) RETURNS uuid
     LANGUAGE sql STABLE
     SET search_path TO 'public', 'pg_temp'
     AS $$
   select x.call_id from job j
   join session s on s.org_id = j.org_id and s.id = j.session_id
-  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
-    and x.unsettled and x.request_hash = p_request_hash
+  cross join lateral (
+    select x.* from external_call x
+    where x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
+      and x.unsettled and x.request_hash = p_request_hash
+    union all
+    select x.* from tool_call e join external_call x on x.org_id = e.org_id and x.call_id = e.id
+    where e.org_id = j.org_id and e.edited and e.input_hash = p_input_hash and e.tool_digest = p_digest
+      and x.agent_id = j.agent_id and x.opener = call_opener(s) and x.unsettled) x
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   where j.org_id = p_org and j.id = p_job and x.asker = p_asker and x.call_id is distinct from p_except
     and (x.job_id = p_job or exists (
       select from session earlier
       where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
-      or (c.status = 'failed' and c.settled_by = 'fail'))
+      or (c.status = 'failed' and c.settled_by = 'fail')
+      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and x.runner is distinct from p_runner
+        and p_except is null))
   order by x.created_at, x.call_id limit 1
 $$;
 
@@ -2069,7 +2079,7 @@ begin
   perform record_outcomes(p_org, null, jsonb_build_array(p_outcome), array[p_result], plane_now());
   update external_call x
   set settle_at = null, unknown_reported = x.unknown_reported or coalesce((p_outcome ->> 'reported')::boolean, false),
-    parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer,
+    parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer, may_wait = p_outcome ->> 'status' = 'uncertain',
     unsettled = x.unsettled and case
       when p_outcome ->> 'status' = 'uncertain' then true
       -- Its session ended before anybody was asked. A tool that declares `fail` has said what a doubt means.
@@ -3047,7 +3057,8 @@ begin
   perform require_person(s) from session s where s.org_id = p_org and s.id = declared.session_id and s.on_behalf_by is not null;
   its_runner := coalesce(p_intent ->> 'runner', declared.runner);
   if declared.request_hash is not null
-      and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_call) is not null then
+      and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_intent ->> 'digest',
+        decode(p_intent ->> 'input_hash', 'hex'), p_call) is not null then
     raise exception using errcode = 'CX409', detail = 'request_in_doubt',
       message = 'The same call was begun before, under another key, and nobody knows what became of it.',
       hint = 'Wait until that one is settled, then ask again with the same key.';
@@ -3065,7 +3076,7 @@ begin
   update external_call x
   set sender = p_sender, runner = its_runner, begun_by = p_by, policies = p_policies,
     settle_at = before + make_interval(secs => declared.timeout_seconds), unsettled = declared.request_hash is not null,
-    unknown_reported = false, parks = case when (p_intent ->> 'grant')::boolean then 0 else x.parks end
+    may_wait = false, unknown_reported = false, parks = case when (p_intent ->> 'grant')::boolean then 0 else x.parks end
   where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
@@ -3348,7 +3359,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.join_doubt(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
+CREATE FUNCTION public.join_doubt(p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_digest text, p_input_hash bytea, p_actions text[], p_bodies bytea[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'public', 'pg_temp'
     AS $$
@@ -3357,7 +3368,7 @@ declare
 begin
   perform set_config('app.org_id', p_org::text, true);
   the_job := lock_external(p_org, p_job, false);
-  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash) is distinct from p_call then
+  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash, p_digest, p_input_hash) is distinct from p_call then
     perform call_changed();
   end if;
   insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
@@ -4448,6 +4459,7 @@ CREATE TABLE public.external_call (
     unsettled boolean DEFAULT false NOT NULL,
     unknown_reported boolean DEFAULT false NOT NULL,
     parks integer DEFAULT 0 NOT NULL,
+    may_wait boolean DEFAULT true NOT NULL,
     CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
     CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
     CONSTRAINT chk_external_call_request_hash CHECK ((length(request_hash) = 32))
@@ -5087,7 +5099,7 @@ CREATE FUNCTION public.release_keys(p_org uuid, p_call uuid) RETURNS void
     AS $$
 begin
   delete from external_call_key k where k.org_id = p_org and k.call_id = p_call;
-  update external_call x set key = null where x.org_id = p_org and x.call_id = p_call;
+  update external_call x set key = null, unsettled = false where x.org_id = p_org and x.call_id = p_call;
 end
 $$;
 
@@ -7667,6 +7679,8 @@ CREATE INDEX idx_external_call_request ON public.external_call USING btree (org_
 
 CREATE INDEX idx_external_call_session ON public.external_call USING btree (org_id, session_id, created_at DESC, call_id DESC);
 
+CREATE INDEX idx_external_call_waiting ON public.external_call USING btree (org_id, job_id) WHERE may_wait;
+
 CREATE INDEX idx_identity_code_account ON public.identity_code USING btree (org_id, user_account_id);
 
 CREATE INDEX idx_identity_code_mapping ON public.identity_code USING btree (org_id, mapping_id) WHERE (mapping_id IS NOT NULL);
@@ -7806,6 +7820,8 @@ CREATE INDEX idx_team_member_account ON public.team_member USING btree (org_id, 
 CREATE INDEX idx_team_parent ON public.team USING btree (org_id, parent_id, parent_depth) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX idx_text_chunk_step ON public.text_chunk USING btree (org_id, job_id, step_index);
+
+CREATE INDEX idx_tool_call_edited ON public.tool_call USING btree (org_id, input_hash) WHERE edited;
 
 CREATE INDEX idx_tool_call_time ON public.tool_call USING btree (org_id, created_at DESC, id DESC) WHERE (created_at > '-infinity'::timestamp with time zone);
 
@@ -8975,6 +8991,8 @@ GRANT UPDATE(unsettled) ON TABLE public.external_call TO cortex_app;
 GRANT UPDATE(unknown_reported) ON TABLE public.external_call TO cortex_app;
 
 GRANT UPDATE(parks) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(may_wait) ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 

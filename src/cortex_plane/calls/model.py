@@ -30,6 +30,8 @@ DISPATCH_SECONDS = 30.0
 """How long after its intent a call may still begin."""
 DEFAULT_TIMEOUT = 300.0
 MAX_WAIT = 60.0
+MAX_HOOK_BYTES = 8 * 1024 * 1024
+"""Of an event of a coding agent: images that it read come whole, and that the tool ran is recorded also where its result is not kept."""
 MAX_BATCH = 20
 """Calls of one batch."""
 _PRINTABLE = r"^[\x21-\x7e]+$"

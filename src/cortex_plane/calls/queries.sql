@@ -6,9 +6,10 @@ returning id
 
 -- name: find_hook_call
 -- The call that a report of a hook is about: that of its key, or without one the oldest that was begun with these arguments ($5: their
--- hash with the tool; $6: their hash alone, which edited ones have).
-select c.id, c.attempt
+-- hash with the tool; $6: their hash alone, which edited ones have), first those of its own process ($7).
+select c.id, c.attempt, x.runner
 from tool_call c
+join external_call x on x.org_id = c.org_id and x.call_id = c.id
 where c.id = case when $3::text is not null then coalesce(
     (select x.call_id from external_call x where x.agent_id = (select s.agent_id from session s where s.id = $1) and x.opener = $2 and x.key = $3),
     (select k.call_id from external_call_key k where k.agent_id = (select s.agent_id from session s where s.id = $1) and k.opener = $2
@@ -19,7 +20,7 @@ where c.id = case when $3::text is not null then coalesce(
     join tool_call o on o.org_id = x.org_id and o.id = x.call_id
     where j.session_id = $1 and j.kind = 'external' and o.status = 'intended'
       and (x.request_hash = $5 or (o.edited and o.tool_name = $4 and o.input_hash = $6))
-    order by o.step_index limit 1) end
+    order by (x.runner is distinct from $7), o.step_index limit 1) end
 
 
 -- name: outlives_session
@@ -44,18 +45,23 @@ returning x.call_id
 
 
 -- name: find_first_waiting
--- The call of a job that waits for a person longest.
-select c.id, c.tool_name from tool_call c where c.job_id = $1 and c.status = 'awaiting' order by c.step_index limit 1
+-- The call of a job that waits for a person longest. Only those that may wait are looked at: a session may have thousands of others.
+with waiting as materialized (select x.org_id, x.call_id from external_call x where x.job_id = $1 and x.may_wait)
+select c.id, c.tool_name from waiting x
+cross join lateral (select * from tool_call c where c.org_id = x.org_id and c.id = x.call_id and c.status = 'awaiting' limit 1) c
+order by c.step_index limit 1
 
 
 -- name: find_waiting_call
--- A call of the session that waits for a person, or was approved and has not begun, and that this request is: the same tool and
+-- A call of the session that waits for a person, or may begin since one answered and has not, and that this request is: the same tool and
 -- arguments ($3), or those that an approver made of them ($4: the digest of the tool, $5), asked for by the same identity. No row where the
--- key has a call.
-select x.call_id, x.job_id from job j
-join external_call x on x.org_id = j.org_id and x.job_id = j.id
-join tool_call c on c.org_id = x.org_id and c.id = x.call_id
-where j.session_id = $1 and j.kind = 'external' and x.asker = $2 and c.status in ('awaiting', 'approved')
+-- key has a call. Only calls that may wait are looked at, as in find_first_waiting.
+with waiting as materialized (
+  select x.* from external_call x
+  where x.job_id = (select j.id from job j where j.session_id = $1 and j.kind = 'external') and x.may_wait)
+select x.call_id, x.job_id from waiting x
+cross join lateral (select * from tool_call c where c.org_id = x.org_id and c.id = x.call_id limit 1) c
+where x.asker = $2 and c.status in ('awaiting', 'approved', 'cleared')
   and (x.request_hash = $3 or (c.edited and c.tool_digest = $4 and c.input_hash = $5))
   and not exists (select from external_call e
     where e.org_id = x.org_id and e.agent_id = x.agent_id and e.opener = x.opener and e.key = $6)

@@ -93,7 +93,7 @@ ANSWER_HOOK: Route[dict[str, Any]] = Route(
     body=model.HookPayload,
     query=HookQuery,
     path_types={"dialect": model.Dialect},
-    max_body=MAX_BODY_BYTES,
+    max_body=model.MAX_HOOK_BYTES,
     tag="calls",
 )
 """Answer a hook of a coding agent in its own words: before a tool, whether it runs; after it, that its result was recorded. Whatever is wrong

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cortex_plane.agents.model.agents import SkillSettings
-from cortex_plane.calls.model import ExternalCall, Resolution
+from cortex_plane.calls.model import ExternalCall, RequestedCall, Resolution
 from cortex_plane.db.database import Database, Queries, Row, Transaction
 from cortex_plane.kernel.fields import Risk, adapter, parse
 from cortex_plane.proof.rules.receipts import Stamp
@@ -97,12 +97,13 @@ class EndedGatedCall:
 async def call_context(
     db: Database, org_id: UUID, session_id: UUID, sees: UUID | None, key: str | None, tool: str, input_hash: str,
     acts_as: tuple[UUID, UUID | None] | None, runner: str | None = None, request_hash: bytes | None = None,
+    digest: str | None = None,
 ) -> CallContext | None:  # fmt: skip
     """``acts_as``: key and person, refused where an atlas keeps them out. None: there is no such session. Its job is None where it is no external one: then this raises KeyError."""
     caller, person = acts_as or (None, None)
     rows = await db.call(
         "call_context", org_id, session_id, sees, key, tool, bytes.fromhex(input_hash), acts_as is not None, caller,
-        person, runner, request_hash,
+        person, runner, request_hash, digest,
     )  # fmt: skip
     if not rows:
         return None
@@ -195,12 +196,13 @@ async def settle_call(
 
 
 async def join_doubt(
-    db: Database, actor: Actor, job_id: UUID, id: UUID, key: str, runner: str, request_hash: bytes, fact: Fact
+    db: Database, actor: Actor, job_id: UUID, call: RequestedCall, key: str, runner: str, request_hash: bytes, fact: Fact
 ) -> None:  # fmt: skip
     """A key stands for this call from now on. Raises `Conflict` (`call_changed`) where it is not in doubt any more."""
     await db.call(
-        "join_doubt", actor.org_id, job_id, id, key, actor.identity, runner, request_hash, [fact.action], [fact.body]
-    )
+        "join_doubt", actor.org_id, job_id, call.id, key, actor.identity, runner, request_hash, call.digest,
+        bytes.fromhex(call.input_hash), [fact.action], [fact.body],
+    )  # fmt: skip
 
 
 async def join_waiting(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -18,20 +19,21 @@ import orjson
 import typer
 from typer import Argument, Option
 
-from cortex_plane.calls.model import MAX_WAIT, Dialect
+from cortex_plane.calls.model import MAX_HOOK_BYTES, MAX_WAIT, Dialect
 from cortex_plane.calls.routes import ANSWER_HOOK
 from cortex_plane.calls.rules.hooks import ANSWER_HEADER, FORMS, PROCESS_HEADER, HookPhase, is_answer, phase_of
 from cortex_plane.cli.plane import harmless, run
 from cortex_plane.cli.terminal import print_line
 from cortex_plane.client import Client
-from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound
-from cortex_plane.kernel.fields import MAX_BODY_BYTES
+from cortex_plane.client.access import plane_home, private_file, read_access
+from cortex_plane.kernel.errors import CortexError, InvalidInput, NotFound, Unavailable
 from cortex_plane.policies.model.versions import PolicyFile
 
 hook_app = typer.Typer(help="Hooks of coding agents: their tools ask the plane before they run.")
 
 BLOCK, WARN = 2, 1
 """Exit codes: the tool does not run and the model reads stderr; or only a person does."""
+MAX_STDIN_BYTES = 8 * MAX_HOOK_BYTES
 ROUND_SECONDS = 20.0
 """How long one request is held."""
 _AUTHORIZATION = "Bearer $CORTEX_KEY"
@@ -70,7 +72,11 @@ def answer_event(
     dialect: Annotated[CodingAgent | None, Option(help="Whose event stands on stdin, as JSON.")] = None,
     agent: AgentOption = None,
     wait: Annotated[float, Option(min=0, max=86_400, help="Seconds to hold a call that waits for a person.")] = 0,
-) -> None:
+    url: Annotated[str | None, Option(help="Address of the plane, as `install` wrote it; no other one is asked.")] = None,
+    home: Annotated[
+        Path | None, Option(help="Directory of the plane whose key is sent, to its own address alone. Without it CORTEX_KEY is sent.")
+    ] = None,
+) -> None:  # fmt: skip
     """Ask the plane about one event of a coding agent. Exit code 2, with the reason on stderr, blocks the tool."""
     if context.invoked_subcommand is not None:
         return
@@ -78,15 +84,18 @@ def answer_event(
         raise typer.BadParameter("Say whose event it is: --dialect claude, codex or gemini.")
     code = BLOCK
     try:
-        content = sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
-        if len(content) > MAX_BODY_BYTES:
-            raise InvalidInput(
-                f"The event has more than {MAX_BODY_BYTES} bytes.", hint="Split the call into smaller ones."
-            )
+        content = sys.stdin.buffer.read(MAX_STDIN_BYTES)
         event = _event_name(content)
         if phase_of(dialect.dialect, event) is not HookPhase.BEFORE:
             code = WARN  # the tool ran: its result is not hidden from the model
-        answer = run(lambda plane: _ask(plane, dialect.dialect, content, agent, wait))
+            content = _shorten_result(content)
+        if len(content) > MAX_HOOK_BYTES:
+            raise InvalidInput(
+                f"The event has more than {MAX_HOOK_BYTES} bytes.", hint="Split the call into smaller ones."
+            )
+        answer = run(
+            lambda plane: _ask(plane, dialect.dialect, content, agent, wait), find=lambda: _plane_of_hook(url, home)
+        )
         if not is_answer(dialect.dialect, event, answer):
             raise _unreadable()
         sys.stdout.write(orjson.dumps(answer).decode() + "\n")
@@ -119,6 +128,39 @@ def _event_name(content: bytes) -> str:
     return name
 
 
+def _shorten_result(content: bytes) -> bytes:
+    """The event of a tool that ran. A large result is not kept, and that it ran is recorded all the same."""
+    if len(content) <= MAX_HOOK_BYTES:
+        return content
+    payload = orjson.loads(content)
+    result = payload.get("tool_response")
+    short: dict[str, Any] = {"unstorable": f"The event has {len(content)} bytes."}
+    # That it failed is told here by some coding agents.
+    if isinstance(result, dict) and isinstance(result.get("error"), str):
+        short["error"] = result["error"][:4000]
+    return orjson.dumps(payload | {"tool_response": short})
+
+
+def _plane_of_hook(url: str | None, home: Path | None) -> Client:
+    """The plane that `install` wrote down. The folder of the coding agent says nothing about it: whoever writes a file there would answer
+    instead, and get the key."""
+    if url is None:
+        raise InvalidInput(
+            "The hook does not name its plane.", hint="Run `cortex hook install` again; it writes --url."
+        )
+    if home is None:
+        key = os.environ.get("CORTEX_KEY")
+    else:
+        access = read_access(home)
+        key = access.get("key") if access.get("url") == url else None
+    if not key:
+        raise Unavailable(
+            f"There is no key for the plane at {url}.",
+            hint="Set CORTEX_KEY, and run `cortex hook install` again, which writes where the key is.",
+        )
+    return Client(url, key, org=os.environ.get("CORTEX_ORG"))
+
+
 async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | None, wait: float) -> Any:
     """The answer; as long as the call waits for a person, asked again until ``wait`` is over."""
     headers = {"Cortex-Entrypoint": os.environ.get("CLAUDE_CODE_ENTRYPOINT", ""), PROCESS_HEADER: _process_name()}
@@ -131,9 +173,13 @@ async def _ask(plane: Client, dialect: Dialect, content: bytes, agent: str | Non
         if answer.headers.get(ANSWER_HEADER) != dialect.value:
             raise _unreadable()
         decision = orjson.loads(answer.content)
-        is_deferred = isinstance(decision, dict) and "defer" in str(decision.get("hookSpecificOutput"))
-        if rest <= 0 or is_deferred or "Cortex-Pending" not in answer.headers:
+        if rest <= 0 or _is_deferred(decision) or "Cortex-Pending" not in answer.headers:
             return decision
+
+
+def _is_deferred(decision: Any) -> bool:
+    output = decision.get("hookSpecificOutput") if isinstance(decision, dict) else None
+    return isinstance(output, dict) and output.get("permissionDecision") == "defer"
 
 
 def _process_name() -> str:
@@ -178,22 +224,24 @@ def install_hooks(
             "The plane holds a request for at most 60 seconds.", hint="Use --command for a longer --wait."
         )
     path = _settings_path(name, project, user)
-    run(lambda plane: _write_hooks(plane, name, path, agent, wait, is_command=is_command, with_policy=policy))
+    within = None if user else project
+    run(lambda plane: _write_hooks(plane, name, path, within, agent, wait, is_command=is_command, with_policy=policy))
     where = " --user" if user else "" if project == Path() else f" --project {project}"
     print_line(f"undo it with: cortex hook uninstall {name}{where}")
 
 
 async def _write_hooks(
-    plane: Client, name: CodingAgent, path: Path, agent: str | None, wait: int, *, is_command: bool, with_policy: bool
-) -> None:
-    hook = _command_hook(name, agent, wait) if is_command else _http_hook(plane.url, agent, wait)
+    plane: Client, name: CodingAgent, path: Path, within: Path | None, agent: str | None, wait: int,
+    *, is_command: bool, with_policy: bool,
+) -> None:  # fmt: skip
+    hook = _command_hook(name, plane.url, agent, wait) if is_command else _http_hook(plane.url, agent, wait)
     entries = {}
     for event, phase in FORMS[name.dialect].phases.items():
         # A result that is not recorded is no reason to stop: the tool ran.
         closing = {"onFailure": "block"} if name is CodingAgent.CLAUDE and phase is HookPhase.BEFORE else {}
         entries[event] = {"matcher": ".*" if name is CodingAgent.GEMINI else "*", "hooks": [hook | closing]}
-    _change_settings(path, entries)
-    print_line(f"wrote {', '.join(entries)} to {path}")
+    _change_settings(path, entries, within=within)
+    print_line(f"wrote {', '.join(entries)} to {path}: events go to {plane.url}")
     if not is_command:
         print_line("Claude Code reads the key from CORTEX_KEY in its environment; without it no tool runs")
     if name is not CodingAgent.CLAUDE:
@@ -252,7 +300,7 @@ def _starter_path(name: CodingAgent) -> Path:
 def uninstall_hooks(name: Coding, project: ProjectOption = Path(), user: UserOption = False) -> None:
     """Remove the plane's hooks from the settings of a coding agent. Others stay."""
     path = _settings_path(name, project, user)
-    _change_settings(path, {})
+    _change_settings(path, {}, within=None if user else project)
     print_line(f"removed the plane's hooks from {path}")
 
 
@@ -277,8 +325,11 @@ def _http_hook(url: str, agent: str | None, wait: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _command_hook(name: CodingAgent, agent: str | None, wait: int) -> dict[str, Any]:
+def _command_hook(name: CodingAgent, url: str, agent: str | None, wait: int) -> dict[str, Any]:
     words = ["cortex hook --dialect", name.value, *(["--agent", agent] if agent else []), "--wait", str(wait)]
+    words += ["--url", shlex.quote(url)]
+    if not os.environ.get("CORTEX_KEY"):
+        words += ["--home", shlex.quote(str(plane_home().absolute()))]
     seconds = wait + 30
     return {
         "type": "command",
@@ -298,8 +349,14 @@ def _is_ours(hook: Any) -> bool:
     return has_our_key and str(hook.get("url", "")).partition("?")[0].endswith(ANSWER_HOOK.path_to(Dialect.CLAUDE))
 
 
-def _change_settings(path: Path, entries: Mapping[str, Any]) -> None:
-    """The plane's hooks in a settings file become these; everything else stays as it is."""
+def _change_settings(path: Path, entries: Mapping[str, Any], *, within: Path | None) -> None:
+    """The plane's hooks in a settings file become these; everything else stays as it is. ``within``: where the file may be."""
+    target = path.resolve()
+    if within is not None and not target.is_relative_to(within.resolve()):
+        # A repository may bring links of its own.
+        raise InvalidInput(
+            f"{path} is a link to {target}, outside of the project.", hint="Replace it by a file; nothing was changed."
+        )
     settings = _read_settings(path)
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(groups, list) for groups in hooks.values()):
@@ -319,12 +376,12 @@ def _change_settings(path: Path, entries: Mapping[str, Any]) -> None:
         settings.pop("hooks", None)
     if not settings and not path.exists():
         return
-    target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
     draft = target.with_name(target.name + ".new")
-    draft.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-    if target.exists():
-        draft.chmod(target.stat().st_mode & 0o777)
+    with private_file(draft) as file:
+        file.write(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+    draft.chmod(mode)
     draft.replace(target)
 
 

@@ -46,14 +46,16 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
-def run(work: Callable[[Client], Awaitable[T]], *, without_key: bool = False) -> T:
-    """Do something with the plane."""
+def run(
+    work: Callable[[Client], Awaitable[T]], *, without_key: bool = False, find: Callable[[], Client] | None = None
+) -> T:
+    """Do something with the plane, which ``find`` may find otherwise than other commands do."""
     with importing():
         import asyncio
 
         from cortex_plane.client import Client
 
-    client = Client.without_key if without_key else Client.here
+    client = find or (Client.without_key if without_key else Client.here)
 
     async def with_client() -> T:
         async with client() as plane:

@@ -30,7 +30,7 @@ from cortex_plane.calls.model import DEFAULT_TIMEOUT, ReportedUsage, call_key
 from cortex_plane.calls.routes import REPORT_USAGE
 from cortex_plane.client import dialogue as dialogues
 from cortex_plane.kernel.canonical import canonical, check_json
-from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, InvalidInput, Unavailable
+from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, InvalidInput, TooMany, Unavailable
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES, Risk, adapter
 from cortex_plane.kernel.routes import Route
 from cortex_plane.sessions.routes import GET_SESSION_STATE, SAVE_SESSION_STATE
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE_SECONDS = 10.0
+REPORT_SECONDS = 5.0
 UNREADABLE = (
     "The plane's answer cannot be read, so nothing runs. Is its address right, and is the client as new as the plane?"
 )
@@ -155,17 +156,20 @@ class _Runner:
 
     name: str = field(default_factory=lambda: uuid4().hex)
     pid: int = field(default_factory=os.getpid)
+    losses: int = 0
+    """How often an outcome got lost here: calls after that are not taken for the same process, so that a repeated one is asked about."""
 
 
 _runner = _Runner()
 
 
-def runner_name() -> str:
-    """A random name of this process, by which the plane tells a call that may have died from one that is under way here."""
+def runner_name(base: str | None = None) -> str:
+    """A random name of this process, or ``base``, by which the plane tells a call that may have died from one that is under way here."""
     global _runner
     if _runner.pid != os.getpid():
         _runner = _Runner()
-    return _runner.name
+    name = base or _runner.name
+    return f"{name}.{_runner.losses}" if _runner.losses else name
 
 
 class _Dialogues:
@@ -207,12 +211,13 @@ class _Dialogues:
             refuse = functools.partial(refuse, arguments=dict(arguments))
             plane_name = self.names.plane_name(name)
             refuse = functools.partial(refuse, tool=plane_name)
+            yield from self._report_again()
             return (yield from self._ask(plane_name, arguments, key, tool, says, only_looks))
         except Exception as error:
             return _refused(refuse, name, error)
 
     def resume(self, name: str, call_id: str) -> dialogues.Dialogue:
-        invocation = self._invocation({"runner": self._runner or runner_name()})
+        invocation = self._invocation({"runner": runner_name(self._runner)})
         try:
             return _answer_of((yield from invocation.ask(call_id)), self.lines.url, parks=False)
         except Exception as error:
@@ -225,7 +230,7 @@ class _Dialogues:
         check_json(orjson.loads(exact), name, MAX_OBJECT_BYTES)
         draft: dict[str, Any] = {
             "tool": name, "arguments": orjson.loads(exact), "read_only": tool.read_only, "on_uncertain": OnUncertain(tool.on_uncertain),
-            "timeout_seconds": tool.timeout, "key": call_key(self.outside_id, key), "runner": self._runner or runner_name(),
+            "timeout_seconds": tool.timeout, "key": call_key(self.outside_id, key), "runner": runner_name(self._runner),
         }  # fmt: skip
         others = {
             "risk": None if tool.risk is None else Risk(tool.risk), "says": says,
@@ -285,7 +290,27 @@ class _Dialogues:
     def report(self, answer: PlaneAnswer, outcome: dict[str, Any]) -> dialogues.Dialogue:
         if answer.call_id is not None and answer.next is Advice.RUN:
             call = {"id": answer.call_id, "attempt": answer.attempt, "tool": answer.tool}
-            yield from self._invocation({}).report(call, outcome)
+            is_known = False
+            try:
+                is_known = yield from self._invocation({}).report(call, outcome)
+            finally:
+                if not is_known:
+                    self.lines.unreported[answer.call_id] = dialogues.Unreported(call=call, outcome=outcome)
+
+    def _report_again(self) -> dialogues.Dialogue:
+        """Before a call is asked about. For the plane one without an outcome is under way here, so that the same call again would run beside
+        it. Where its outcome does not get through now either, calls have another runner from now on, and the plane asks a person."""
+        for call_id, report in list(self.lines.unreported.items()):
+            body = {**report.outcome, "attempt": report.call["attempt"]}
+            try:
+                yield dialogues.Send(dialogues.routes.SETTLE_CALL, (call_id,), body, seconds=REPORT_SECONDS)
+            except CortexError as error:
+                if not report.is_lost and not dialogues.is_settled(error):
+                    _runner.losses += 1
+                    report.is_lost = True
+                if isinstance(error, Unavailable | TooMany):
+                    continue
+            self.lines.unreported.pop(call_id, None)
 
     def load_state(self) -> dialogues.Dialogue:
         state = yield from self._of_session(GET_SESSION_STATE)
@@ -384,6 +409,10 @@ class PlaneCalls:
             plane.lines, agent, session, names or ToolNames(), answers or {}, patience, runner, on_behalf_of
         )
         self.sync = SyncPlaneCalls(self._dialogues)
+
+    def is_of(self, plane: Client) -> bool:
+        """Whether it asks with this client."""
+        return self._dialogues.lines is plane.lines
 
     async def authorize(
         self, name: str, arguments: Mapping[str, Any], key: str, tool: ToolOptions = PLAIN, *, says: str | None = None

@@ -42,8 +42,16 @@ def _find_plane(home: Path, key: str | None = None) -> tuple[str, str, str | Non
     """Address, key and org, from the environment or the file in the plane's directory. ``key``: one that is known already."""
     access = read_access(home)
     url = os.environ.get("CORTEX_URL") or access.get("url")
+    known_key = key or os.environ.get("CORTEX_KEY")
+    is_named = bool(os.environ.get("CORTEX_URL") or os.environ.get("CORTEX_HOME"))
+    if url and known_key and not is_named and known_key != access.get("key"):
+        # Whoever can write a file into this folder, such as a repository, would get the key sent to an address of theirs.
+        raise Unavailable(
+            f"There is a key, but nobody said which plane it is for: the address {url} stands in a folder, and the key does not go there.",
+            hint="Set CORTEX_URL, or CORTEX_HOME to the directory of the plane; or unset CORTEX_KEY to use the key of the folder.",
+        )
     # The stored key is for the stored address: it must not travel to another one.
-    key = key or os.environ.get("CORTEX_KEY") or (access.get("key") if url == access.get("url") else None)
+    key = known_key or (access.get("key") if url == access.get("url") else None)
     if not url or not key:
         raise Unavailable(
             f"There is no plane to talk to: neither CORTEX_URL with CORTEX_KEY nor {home / ACCESS_FILE}.",

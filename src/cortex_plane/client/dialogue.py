@@ -191,6 +191,16 @@ Insist = Callable[[Send], Dialogue]
 
 
 @dataclass(kw_only=True, slots=True)
+class Unreported:
+    """What became of a call, which the plane could not be told."""
+
+    call: dict[str, Any]
+    outcome: dict[str, Any]
+    is_lost: bool = False
+    """It was sent once more in vain: the runner has another name since."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Invocation:
     """One call of a guarded function."""
 
@@ -432,19 +442,27 @@ class Invocation:
         return value
 
     def report(self, call: dict[str, Any], outcome: dict[str, Any]) -> Dialogue:
-        """What became of it is worth some patience, and never changes what the caller gets."""
+        """What became of it is worth some patience, and never changes what the caller gets. Returns whether the plane knows it, or knows
+        better."""
         if os.getpid() != self.pid:
-            return  # A child of the function came back here too: it is its parent's call.
+            return True  # A child of the function came back here too: it is its parent's call.
         send = Send(routes.SETTLE_CALL, (call["id"],), {**outcome, "attempt": call["attempt"]})
         try:
             yield from self.insist(send)
             if self.parks and self.note_parked is not None:
                 self.note_parked(call["session_id"], call["id"], outcome["status"] == "parked")
+            return True
         except CortexError as error:
             log.error(
                 "the outcome of %s (call %s: %s) could not be reported: %s Somebody may be asked whether it happened.",
                 call["tool"], call["id"], outcome["status"], error,
             )  # fmt: skip
+            return is_settled(error)
+
+
+def is_settled(error: CortexError) -> bool:
+    """Whether a report was refused because the plane knows more about the call than it says."""
+    return isinstance(error, Conflict) and error.code != "retry"
 
 
 _LOOK_AGAIN = frozenset(

@@ -479,6 +479,8 @@ class Lines:
         self._names: dict[tuple[int, str, str | None], str] = {}
         self._outside: dict[OutsideName, str] = {}
         self._parked: dict[str, set[str]] = {}
+        self.unreported: dict[str, dialogues.Unreported] = {}
+        """By call: sent again before the next call is asked about, where calls say which process runs them."""
         self.reports = Reports()
         atexit.register(_at_exit, weakref.ref(self))
 

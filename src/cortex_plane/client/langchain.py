@@ -25,7 +25,7 @@ with extra("langchain"):
     from langchain_core.messages.ai import UsageMetadata
     from langchain_core.tools import BaseTool
     from langgraph.config import get_config
-    from langgraph.errors import GraphBubbleUp
+    from langgraph.errors import GraphInterrupt, ParentCommand
     from langgraph.types import Command, interrupt
     from pydantic import BaseModel, ValidationError
 
@@ -90,8 +90,11 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         try:
             with answer.running():
                 result = handler(_approved(request, answer))
-        except GraphBubbleUp:
+        except GraphInterrupt:
             calls.parked(answer)
+            raise
+        except ParentCommand as error:
+            calls.completed(answer, _outcome(error.args[0]).content)
             raise
         except BaseException as error:
             calls.raised(answer, error)
@@ -118,8 +121,11 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         try:
             with answer.running():
                 result = await handler(_approved(request, answer))
-        except GraphBubbleUp:
+        except GraphInterrupt:
             await calls.parked(answer)
+            raise
+        except ParentCommand as error:
+            await calls.completed(answer, _outcome(error.args[0]).content)
             raise
         except BaseException as error:
             await calls.raised(answer, error)

@@ -11,14 +11,17 @@ process asks about the same call.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
 from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait
-from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, ToolOptions
+from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.kernel.errors import InvalidInput, extra
 
@@ -37,7 +40,7 @@ with extra("pydantic-ai"):
         ValidatedToolArgs,
         WrapToolExecuteHandler,
     )
-    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, ToolFailed
     from pydantic_ai.messages import (
         ModelMessage,
         ModelMessagesTypeAdapter,
@@ -48,9 +51,27 @@ with extra("pydantic-ai"):
         ToolReturnPart,
     )
     from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.toolsets import ToolsetTool
+    from pydantic_core import PydanticSerializationError, ValidationError, to_json, to_jsonable_python
 
 if TYPE_CHECKING:
     from cortex_plane.client.guarding import Answers
+
+
+_HANDED_OVER = {"deferred": "its result comes from elsewhere"}
+"""Kept as the result of a tool that raised `CallDeferred`."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """A tool that runs here."""
+
+    scope: contextlib.ExitStack
+    answer: PlaneAnswer | None = None
+    """Of the plane, that let it begin."""
+
+
+_run: ContextVar[_Run] = ContextVar("run")
 
 
 class PlaneCapability(AbstractCapability[Any]):
@@ -101,40 +122,49 @@ class PlaneCapability(AbstractCapability[Any]):
             )
 
     async def wrap_tool_execute(
-        self,
-        ctx: RunContext[Any],
-        *,
-        call: ToolCallPart,
-        tool_def: ToolDefinition,
-        args: ValidatedToolArgs,
-        handler: WrapToolExecuteHandler,
+        self, ctx: RunContext[Any], *, args: ValidatedToolArgs, handler: WrapToolExecuteHandler, **_: Any
     ) -> Any:
         calls = self._adapter.calls(_conversation(ctx))
+        with contextlib.ExitStack() as scope:
+            run = _Run(scope)
+            token = _run.set(run)
+            try:
+                result = await handler(args)
+            except _RanBefore as earlier:
+                return earlier.result
+            except BaseException as error:
+                if run.answer is not None:
+                    await _report(calls, run.answer, error)
+                raise
+            finally:
+                _run.reset(token)
+        if run.answer is None:
+            return result  # It did not run: another capability gave a result in its place.
+        await calls.completed(run.answer, as_json(result.return_value if isinstance(result, ToolReturn) else result))
+        return _with_note(result, run.answer)
+
+    async def before_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: ValidatedToolArgs
+    ) -> ValidatedToolArgs:
+        """After the hooks of all other capabilities: what is asked about is what runs."""
+        calls = self._adapter.calls(_conversation(ctx))
         options = self._adapter.options(call.tool_name, tool_def.parameters_json_schema)
-        answer = await calls.authorize(call.tool_name, call.args_as_dict(), call.tool_call_id, options)
+        shown = _shown_arguments(ctx, call, args)
+        answer = await calls.authorize(call.tool_name, shown, call.tool_call_id, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 raise ApprovalRequired(metadata=describe_wait(answer))
+            case Advice.USE if answer.result == _HANDED_OVER:
+                raise CallDeferred
             case Advice.USE:
-                return _with_note(answer.result if answer.reason is None else answer.reason, answer)
+                raise _RanBefore(_with_note(answer.result if answer.reason is None else answer.reason, answer))
             case Advice.STOP:
                 raise ToolFailed(describe_stop(answer))
-        try:
-            approved = await _validated(ctx, call, answer) if answer.edited else args
-            with answer.running():
-                result = await handler(approved)
-        except (ApprovalRequired, CallDeferred):
-            await calls.parked(answer)
-            raise
-        except (ModelRetry, ToolFailed) as error:
-            # The tool itself says so, to the model.
-            await calls.failed(answer, error)
-            raise
-        except BaseException as error:
-            await calls.raised(answer, error)
-            raise
-        await calls.completed(answer, as_json(result.return_value if isinstance(result, ToolReturn) else result))
-        return _with_note(result, answer)
+        run = _run.get()
+        run.answer = answer
+        approved = await _edited_arguments(ctx, call, answer) if answer.edited else args
+        run.scope.enter_context(answer.running())
+        return approved
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -152,7 +182,8 @@ class PlaneCapability(AbstractCapability[Any]):
 def pending(messages: bytes | str | Sequence[ModelMessage]) -> DeferredToolResults | None:
     """What a run needs to ask the plane again about each call that waits, from saved messages; None where no call waits.
 
-    It approves nothing: the plane decides. A tool that waits for something else, such as an external one, needs its own result in `calls`.
+    It approves nothing: the plane decides. A tool that raised `CallDeferred` waits for its own result: put it into `calls` of what
+    this returns, which goes before an approval. Until it is there the tool defers again, and does not run again.
     """
     history = ModelMessagesTypeAdapter.validate_json(messages) if isinstance(messages, bytes | str) else messages
     calls: dict[str, ToolApproved | bool] = {}
@@ -188,14 +219,77 @@ def _conversation(ctx: RunContext[Any]) -> str:
     return ctx.conversation_id
 
 
-async def _validated(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> dict[str, Any]:
-    """The edited arguments as the tool gets them. Without a validation they would reach it as plain JSON."""
-    if ctx.tool_manager is not None:
-        replacement = dataclasses.replace(call, args=answer.arguments)
-        outcome = await ctx.tool_manager.validate_tool_call(replacement, approved=True)
-        if outcome.validated_args is not None:
-            return outcome.validated_args
-    raise ToolFailed(f"An approver changed the arguments to some that the tool does not take: {answer.arguments}")
+class _RanBefore(SkipToolExecution):
+    """The result of a call that is not run again."""
+
+
+async def _report(calls: PlaneCalls, answer: PlaneAnswer, error: BaseException) -> None:
+    match error:
+        case CallDeferred() if not answer.parks:
+            # The tool did its part, such as starting a job, and its result comes from elsewhere: it does not begin again.
+            await calls.completed(answer, _HANDED_OVER)
+        case ApprovalRequired() | CallDeferred():
+            await calls.parked(answer)
+        case ModelRetry() | ToolFailed():
+            # The tool itself says so, to the model.
+            await calls.failed(answer, error)
+        case _:
+            await calls.raised(answer, error)
+
+
+def _shown_arguments(ctx: RunContext[Any], call: ToolCallPart, args: ValidatedToolArgs) -> dict[str, Any]:
+    """The model's arguments, unless other capabilities made others of them: then those that run."""
+    own = call.args_as_dict()
+    if _is_made_of(ctx, call, own, args):
+        return own
+    try:
+        return dict(to_jsonable_python(args))
+    except PydanticSerializationError as error:
+        raise ToolFailed(
+            f"Another capability changed the arguments to some that nobody can be shown: {error}"
+        ) from None
+
+
+def _is_made_of(ctx: RunContext[Any], call: ToolCallPart, own: dict[str, Any], args: ValidatedToolArgs) -> bool:
+    """Whether they are what validation alone makes of the model's. What a default makes anew each time, such as an id, is no difference."""
+    try:
+        first, second = (to_jsonable_python(_validate(ctx, call, own), fallback=repr) for _ in range(2))
+    except ValidationError:
+        return False  # Another capability mended them.
+    running = to_jsonable_python(args, fallback=repr)
+    return running.keys() == first.keys() and all(
+        running[name] == first[name] or first[name] != second[name] for name in first
+    )
+
+
+async def _edited_arguments(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> ValidatedToolArgs:
+    """As the tool gets them: without a validation they would reach it as plain JSON."""
+    try:
+        validated = _validate(ctx, call, answer.arguments)
+        check = _tool_of(ctx, call).args_validator_func
+        checked = check(dataclasses.replace(ctx, tool_call_approved=True), **validated) if check is not None else None
+        if inspect.isawaitable(checked):
+            await checked
+        return validated
+    except (ValidationError, ModelRetry) as error:
+        text = f"An approver changed the arguments to some that the tool does not take: {answer.arguments}"
+        raise ToolFailed(text) from error
+
+
+def _validate(ctx: RunContext[Any], call: ToolCallPart, arguments: dict[str, Any]) -> ValidatedToolArgs:
+    """Without the hooks of capabilities, which might change them."""
+    content = to_json(arguments)
+    validated: ValidatedToolArgs = _tool_of(ctx, call).args_validator.validate_json(
+        content, context=ctx.validation_context
+    )
+    return validated
+
+
+def _tool_of(ctx: RunContext[Any], call: ToolCallPart) -> ToolsetTool[Any]:
+    tools = None if ctx.tool_manager is None else ctx.tool_manager.tools
+    if tools is None or call.tool_name not in tools:
+        raise ToolFailed(f"`{call.tool_name}` is not among the tools of this step, so its arguments cannot be checked.")
+    return tools[call.tool_name]
 
 
 def _with_note(result: Any, answer: PlaneAnswer) -> Any:

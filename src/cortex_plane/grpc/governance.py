@@ -126,6 +126,10 @@ def read_call(caller: GrpcCaller, request: CallRequest, **more: Any) -> CallDraf
     if request.target not in ("", request.tool_name):
         raise InvalidInput("`target` is not the tool.", field="target", hint="Leave it out, or send `tool_name`.")
     arguments = read_json(request.args, "args") if request.args else {}
+    if not isinstance(arguments, dict):
+        raise InvalidInput(
+            "`args` is not an object.", field="args", hint='Send an object, such as `{"order": "A-17"}`.'
+        )
     call = draft(
         CallDraft,
         {"tool": "tool_name", "arguments": "args", "key": "idempotency_key", "timeout_seconds": "timeout"},

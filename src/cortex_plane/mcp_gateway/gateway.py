@@ -25,7 +25,7 @@ from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, T
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cortex_plane import __version__
-from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls
+from cortex_plane.client.authorization import Advice, PlaneAnswer
 from cortex_plane.kernel.canonical import check_json
 from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
@@ -210,7 +210,7 @@ class Gateway:
         except CortexError as error:
             return refusal("stopped", f"{error.message} {error.hint or ''}".strip())
         progress = CallProgress(ctx)
-        calls = PlaneCalls(caller.plane, agent=self._config.agent, session=session, runner=self._process)
+        calls = self._plane_sessions.calls(caller, session, session_id, self._process)
         request = _Request(
             ctx=ctx,
             params=params,

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from cortex_plane.calls.model import CallDraft, ExternalCall, Next, OutcomeStatus
-from cortex_plane.client.authorization import Advice, PlaneAnswer, PlaneCalls
+from cortex_plane.client.authorization import Advice, PlaneAnswer
 from cortex_plane.client.dialogue import approval_link
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.errors import Conflict, CortexError, NotFound
@@ -196,7 +196,7 @@ class Tasks:
             raise MCPError(types.INTERNAL_ERROR, f"The plane does not answer: {error.message}") from None
         if not is_same or _declared_digest(tool) != call.tool_digest:
             raise _Gone(f"`{call.tool}` is another tool than the one that was asked about. Make the call again.")
-        calls = PlaneCalls(caller.plane, agent=self._config.agent, session=session, runner=self._process)
+        calls = self._sessions.calls(caller, session, str(call.session_id), self._process)
         answer = await calls.resume(call.tool, str(call.id))
         if answer.next is Advice.RUN:
             result = await GatewayCall(tool=tool, calls=calls, progress=Silence()).run(answer)

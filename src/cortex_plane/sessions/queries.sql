@@ -53,6 +53,16 @@ where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.user_acc
   and s.status <> 'TERMINATED'
 
 
+-- name: find_last_outside_session
+-- The newest session, open or not, that an identity opened with an agent under this outside id for this person ($4), and the status of its
+-- external job.
+select s.id, s.status, j.status as job_status
+from session s
+left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
+where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.user_account_id is not distinct from $4::uuid
+order by s.created_at desc, s.id desc limit 1
+
+
 -- name: lock_session
 -- First in the lock order: a termination and a new job cannot overlook each other.
 select status, kind, agent_id, revision, held_at, held_by, end_reason,

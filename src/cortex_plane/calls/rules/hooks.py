@@ -212,11 +212,17 @@ def _error_of(payload: Mapping[str, Any], phase: HookPhase, result: Any) -> str 
         error = payload.get("error")
     elif phase is HookPhase.AFTER and isinstance(result, dict):
         error = result.get("error")
+        # A result may have a field of this name and still be one: what failed says how.
+        if not isinstance(error, str | dict) or not error:
+            return None
     else:
         return None
     if error is None:
-        return "It failed." if phase is HookPhase.FAILED else None
-    text = error if isinstance(error, str) else orjson.dumps(error, default=str).decode()
+        return "It failed."
+    try:
+        text = error if isinstance(error, str) else orjson.dumps(error, default=str).decode()
+    except TypeError:  # nested too deep
+        text = "It failed, and its error cannot be shown."
     return text.encode("utf-8", "replace").decode().replace("\x00", "�")[:4000]
 
 

@@ -253,6 +253,7 @@ async def _authorize(
         acts=True,
         runner=runner,
         request_hash=doubt_hash,
+        digest=request.digest,
     )
     request, context = request.with_risk(context.known_risk), demand.applied_to(context)
     earlier = context.earlier or context.joined or context.doubted
@@ -265,10 +266,9 @@ async def _authorize(
         return None, await _same(db, actor, context.joined, None)
     if context.doubted is not None:
         if runner is not None and draft.key is not None:
-            fact = call_fact(facts_by(actor), "call_doubt_joined", replace(request, id=context.doubted), key=draft.key)
-            await calls_store.join_doubt(
-                db, actor, context.job_id, context.doubted, draft.key, runner, doubt_hash, fact
-            )
+            doubted = replace(request, id=context.doubted)
+            fact = call_fact(facts_by(actor), "call_doubt_joined", doubted, key=draft.key)
+            await calls_store.join_doubt(db, actor, context.job_id, doubted, draft.key, runner, doubt_hash, fact)
         return None, context.doubted
     callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)

@@ -24,7 +24,8 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind
+from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus
+from cortex_plane.sessions.verbs.sessions import find_last_outside_session
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
@@ -194,7 +195,19 @@ async def lock_session(tx: Transaction, actor: Actor, id: UUID) -> Row:
 
 
 async def open_outside_session(db: Database, actor: Actor, agent: str, outside_id: str) -> UUID:
-    """The open session of this agent and identity that the agent's own world names; it is opened where there is none."""
+    """The open session of this agent and identity that the agent's own world names; it is opened where there is none. Refused where
+    somebody ended the last one: its agent would go on as if nobody had."""
+    async with db.transaction(actor.org_id) as tx:
+        last = await find_last_outside_session(tx, actor, agent, outside_id)
+    if last is not None and last["job_status"] == JobStatus.CANCELLED:
+        raise Conflict(
+            "Somebody ended this session.",
+            code="external_over",
+            hint="Do nothing more in it. A person may start a new session of the agent.",
+        )
+    if last is not None and last["status"] != SessionStatus.TERMINATED and last["job_status"] not in TERMINAL:
+        id: UUID = last["id"]
+        return id
     draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
     return (await session_lifecycle.create(db, actor, draft)).id
 
@@ -230,14 +243,15 @@ def doubt_hash_of(tool: str, input_hash: str, scope: str = "") -> bytes:
 async def call_context(
     db: Database, actor: Actor, session_id: UUID, key: str | None, tool: str, input_hash: str,
     *, asked_by: UUID | None = None, acts: bool = False, runner: str | None = None, request_hash: bytes | None = None,
+    digest: str | None = None,
 ) -> CallContext:  # fmt: skip
     """``asked_by``: the identity that asked for the call before, if that was another one. ``acts``: refused where an atlas of the session
-    keeps the actor out. ``runner``, ``request_hash``: of a request that is an earlier call where nobody knows what became of that one."""
+    keeps the actor out. ``runner``, ``request_hash``, ``digest`` of its tool: of a request that is an earlier call where nobody knows what became of that one."""
     acts_as = (actor.key_id, actor.user_account_id) if acts else None
     try:
         sees = call_sight(actor)
         context = await calls_store.call_context(
-            db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as, runner, request_hash
+            db, actor.org_id, session_id, sees, key, tool, input_hash, acts_as, runner, request_hash, digest
         )
     except LookupError as error:
         raise not_external() from error

@@ -34,7 +34,7 @@ from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
-from cortex_plane.sessions.verbs.sessions import find_outside_session
+from cortex_plane.sessions.verbs.sessions import find_last_outside_session
 from cortex_plane.tenancy.model.access import Actor, Permission
 from cortex_plane.tenancy.verbs.frame import require_found, verb
 
@@ -58,7 +58,7 @@ async def answer_hook(
     try:
         event = hooks.parse_event(dialect, payload)
         if event.phase is not HookPhase.BEFORE:
-            await _report(db, actor, agent, event)
+            await _report(db, actor, dialect, agent, event, process)
             return HookReply(body={})
         call, decision = await _ask(db, actor, dialect, agent, event, plane_url, process)
     except NotFound as error:
@@ -149,17 +149,25 @@ async def _earlier_waiting(db: Database, actor: Actor, call: ExternalCall) -> st
     return None if first is None or first["id"] == call.id else str(first["tool_name"])
 
 
-async def _report(db: Database, actor: Actor, agent: str, event: HookEvent) -> None:
+async def _report(
+    db: Database, actor: Actor, dialect: Dialect, agent: str, event: HookEvent, process: str | None
+) -> None:
+    runner = hooks.runner_of(dialect, event, process, "")
     input_hash = hashlib.sha256(canonical(dict(event.arguments)))
     async with db.transaction(actor.org_id) as tx:
-        session = require_found(
-            await find_outside_session(tx, actor, agent, event.session, actor.user_account_id), "session"
-        )
+        session = require_found(await find_last_outside_session(tx, actor, agent, event.session), "session")
         call = await tx.row(
             queries.find_hook_call, session["id"], actor.identity, event.key, event.tool,
-            doubt_hash_of(event.tool, input_hash.hexdigest(), hooks.scope_of(event)), input_hash.digest(),
+            doubt_hash_of(event.tool, input_hash.hexdigest(), hooks.scope_of(event)), input_hash.digest(), runner,
         )  # fmt: skip
     call = require_found(call, "call")
+    if call["attempt"] > 1 and call["runner"] != runner:
+        # Of the first attempt there is one result, whoever brings it.
+        raise Conflict(
+            "Another process began this call again since, and this is not its result.",
+            code="attempt_over",
+            hint="Whoever began the last attempt reports its outcome.",
+        )
     if event.phase is HookPhase.FAILED:
         outcome = OutcomeDraft(status=OutcomeStatus.FAILED, error=event.error, attempt=call["attempt"])
     else:

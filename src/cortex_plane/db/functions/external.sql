@@ -65,18 +65,26 @@ end
 $$;
 
 drop function if exists doubted_call(uuid, uuid, uuid, text, bytea);
+drop function if exists doubted_call(uuid, uuid, uuid, text, bytea, uuid);
 
--- The call that a request is as long as nobody knows what became of it: the same tool and arguments, asked for by the same identity in
--- this session, or in an earlier one of its outside id, and begun by another process than p_runner or in doubt. An answer of people is for
--- whoever asks next: until then it is as a doubt (see take_answer). p_except: a call that is not looked at, when it begins; then only what
--- is in doubt now counts.
+-- The call that a request is as long as nobody knows what became of it: the same tool and arguments, or those that an approver made of
+-- them (p_digest: the digest of the tool, p_input_hash), asked for by the same identity in this session, or in an earlier one of its
+-- outside id, and begun by another process than p_runner or in doubt. An answer of people is for whoever asks next: until then it is as a
+-- doubt (see take_answer). p_except: a call that is not looked at, when it begins; then only what is in doubt now counts.
 create or replace function doubted_call(
-  p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_except uuid default null) returns uuid
+  p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_digest text, p_input_hash bytea,
+  p_except uuid default null) returns uuid
   language sql stable set search_path = public, pg_temp as $$
   select x.call_id from job j
   join session s on s.org_id = j.org_id and s.id = j.session_id
-  join external_call x on x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
-    and x.unsettled and x.request_hash = p_request_hash
+  cross join lateral (
+    select x.* from external_call x
+    where x.org_id = j.org_id and x.agent_id = j.agent_id and x.opener = call_opener(s)
+      and x.unsettled and x.request_hash = p_request_hash
+    union all
+    select x.* from tool_call e join external_call x on x.org_id = e.org_id and x.call_id = e.id
+    where e.org_id = j.org_id and e.edited and e.input_hash = p_input_hash and e.tool_digest = p_digest
+      and x.agent_id = j.agent_id and x.opener = call_opener(s) and x.unsettled) x
   join tool_call c on c.org_id = x.org_id and c.id = x.call_id
   where j.org_id = p_org and j.id = p_job and x.asker = p_asker and x.call_id is distinct from p_except
     and (x.job_id = p_job or exists (
@@ -114,17 +122,19 @@ begin
 end
 $$;
 
+drop function if exists join_doubt(uuid, uuid, uuid, text, uuid, text, bytea, text[], bytea[]);
+
 -- A new key stands for a call that is in doubt (p_call: one of doubted_call) from now on.
 create or replace function join_doubt(
-  p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_actions text[], p_bodies bytea[])
-  returns void
+  p_org uuid, p_job uuid, p_call uuid, p_key text, p_asker uuid, p_runner text, p_request_hash bytea, p_digest text, p_input_hash bytea,
+  p_actions text[], p_bodies bytea[]) returns void
   language plpgsql set search_path = public, pg_temp as $$
 declare
   the_job job%rowtype;
 begin
   perform set_config('app.org_id', p_org::text, true);
   the_job := lock_external(p_org, p_job, false);
-  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash) is distinct from p_call then
+  if doubted_call(p_org, p_job, p_asker, p_runner, p_request_hash, p_digest, p_input_hash) is distinct from p_call then
     perform call_changed();
   end if;
   insert into external_call_key (org_id, agent_id, opener, key, call_id, request_hash)
@@ -158,10 +168,11 @@ $$;
 -- whatever its agent says. p_request_hash: null only without a key.
 -- p_acts: refused where an atlas of the session keeps out whoever asks (p_caller, p_person: see require_atlas_access).
 drop function if exists call_context(uuid, uuid, uuid, text, text, bytea, boolean, uuid, uuid);
+drop function if exists call_context(uuid, uuid, uuid, text, text, bytea, boolean, uuid, uuid, text, bytea);
 
 create or replace function call_context(
   p_org uuid, p_session uuid, p_sees uuid, p_key text, p_tool text, p_input_hash bytea, p_acts boolean, p_caller uuid,
-  p_person uuid, p_runner text, p_request_hash bytea)
+  p_person uuid, p_runner text, p_request_hash bytea, p_digest text)
   returns table (
     job_id uuid, agent_id uuid, agent text, teams uuid[], kind text, skill_config jsonb, request_policies jsonb, policies text,
     earlier uuid, joined uuid, doubted uuid, turned_down boolean, bound jsonb, known_risk text, at timestamptz)
@@ -183,7 +194,7 @@ begin
       case when p_key is not null then
         joined_call(p_org, s.agent_id, call_opener(s), p_key, p_request_hash) end,
       case when p_runner is not null then
-        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash) end,
+        doubted_call(p_org, j.id, coalesce(p_person, p_caller), p_runner, p_request_hash, p_digest, p_input_hash) end,
       exists (select from tool_call c
         where c.org_id = p_org and c.job_id = j.id and c.tool_name = p_tool and c.input_hash = p_input_hash
           and c.turned_down),
@@ -294,7 +305,8 @@ begin
   end if;
   if (declared.key is not null
         and joined_call(p_org, the_job.agent_id, whose, declared.key, decode(declared.request_hash, 'hex')) is not null)
-      or (doubt_hash is not null and doubted_call(p_org, p_job, declared.asker, declared.runner, doubt_hash) is not null) then
+      or (doubt_hash is not null and doubted_call(p_org, p_job, declared.asker, declared.runner, doubt_hash, p_call ->> 'digest',
+        decode(p_call ->> 'input_hash', 'hex')) is not null) then
     perform call_changed();
   end if;
   perform require_open(the_job);
@@ -320,11 +332,12 @@ begin
     null, dispatch_before, at);
   insert into external_call (org_id, call_id, session_id, job_id, agent_id, opener, key, asker, begun_by, caused_by,
     asked_hash, risk, declares_risk, claims_read_only, timeout_seconds, policies, sender, settle_at, callback_id, created_at,
-    runner, request_hash, unsettled)
+    runner, request_hash, unsettled, may_wait)
   values (p_org, id, the_job.session_id, p_job, the_job.agent_id, whose, declared.key, declared.asker,
     case when dispatch_before is not null then declared.asker end, declared.caused_by, decode(declared.asked_hash, 'hex'),
     declared.risk, coalesce(declared.declares_risk, false), declared.read_only, declared.timeout_seconds, declared.policies, declared.sender, settle_after,
-    declared.callback_id, at, declared.runner, doubt_hash, doubt_hash is not null and dispatch_before is not null);
+    declared.callback_id, at, declared.runner, doubt_hash, doubt_hash is not null and dispatch_before is not null,
+    p_call ->> 'status' = 'awaiting');
   if declared.approval_id is not null then
     perform wait_external(p_org, p_job, declared.approval_id, id);
   end if;
@@ -362,7 +375,8 @@ begin
   perform require_person(s) from session s where s.org_id = p_org and s.id = declared.session_id and s.on_behalf_by is not null;
   its_runner := coalesce(p_intent ->> 'runner', declared.runner);
   if declared.request_hash is not null
-      and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_call) is not null then
+      and doubted_call(p_org, declared.job_id, declared.asker, its_runner, declared.request_hash, p_intent ->> 'digest',
+        decode(p_intent ->> 'input_hash', 'hex'), p_call) is not null then
     raise exception using errcode = 'CX409', detail = 'request_in_doubt',
       message = 'The same call was begun before, under another key, and nobody knows what became of it.',
       hint = 'Wait until that one is settled, then ask again with the same key.';
@@ -380,7 +394,7 @@ begin
   update external_call x
   set sender = p_sender, runner = its_runner, begun_by = p_by, policies = p_policies,
     settle_at = before + make_interval(secs => declared.timeout_seconds), unsettled = declared.request_hash is not null,
-    unknown_reported = false, parks = case when (p_intent ->> 'grant')::boolean then 0 else x.parks end
+    may_wait = false, unknown_reported = false, parks = case when (p_intent ->> 'grant')::boolean then 0 else x.parks end
   where x.org_id = p_org and x.call_id = p_call;
   perform record_more(p_org, declared.job_id, declared.session_id, p_more, at);
   perform session_append(p_org, declared.session_id, 0, p_event_types,
@@ -395,7 +409,7 @@ create or replace function ask_again(
   language plpgsql set search_path = public, pg_temp as $$
 begin
   perform record_calls(p_org, p_job, p_session, jsonb_build_array(p_call), array[p_arguments], null, null, plane_now());
-  update external_call x set policies = p_policies, settle_at = null
+  update external_call x set policies = p_policies, settle_at = null, may_wait = true
   where x.org_id = p_org and x.call_id = (p_call ->> 'id')::uuid;
   perform wait_external(p_org, p_job, p_approval, (p_call ->> 'id')::uuid);
 end
@@ -409,7 +423,7 @@ begin
   perform record_outcomes(p_org, null, jsonb_build_array(p_outcome), array[p_result], plane_now());
   update external_call x
   set settle_at = null, unknown_reported = x.unknown_reported or coalesce((p_outcome ->> 'reported')::boolean, false),
-    parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer,
+    parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer, may_wait = p_outcome ->> 'status' = 'uncertain',
     unsettled = x.unsettled and case
       when p_outcome ->> 'status' = 'uncertain' then true
       -- Its session ended before anybody was asked. A tool that declares `fail` has said what a doubt means.

@@ -167,7 +167,7 @@ async def answer_hook(
     async def ask() -> hooks.HookReply:
         return await hooks.answer_hook(
             exchange.db, exchange.actor, dialect, payload, agent=agent, can_defer=can_defer,
-            plane_url=str(exchange.request.base_url), process=exchange.request.headers.get(PROCESS_HEADER),
+            plane_url=exchange.state.channels.public_url or str(exchange.request.base_url), process=exchange.request.headers.get(PROCESS_HEADER),
         )  # fmt: skip
 
     answered = await ask()

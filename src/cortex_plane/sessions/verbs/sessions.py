@@ -72,6 +72,13 @@ async def find_outside_session(
     return await tx.row(queries.find_outside_session, agent.id, actor.identity, outside_id, person)
 
 
+async def find_last_outside_session(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> Row | None:
+    """The actor's own newest session of this agent with this outside id, also one that is over, and how its job stands."""
+    agent = require_found(await agents_store.get_agent(tx, agent_ref), "agent")
+    require_api(agent)
+    return await tx.row(queries.find_last_outside_session, agent.id, actor.identity, outside_id, actor.user_account_id)
+
+
 async def open_programmatic_session(tx: Transaction, actor: Actor, agent_ref: str) -> tuple[Agent, UUID, Fact]:
     """Active from the start. The fact is for its first audit entry, which the caller appends."""
     agent = await agent_for_new_session(tx, agent_ref)
