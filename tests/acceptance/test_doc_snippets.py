@@ -175,7 +175,7 @@ GATEWAY = 'agent = "coder"\n[servers.files]\ncommand = ["mcp-server-time"]\n'
 
 def check_toml(block: Block) -> None:
     """A whole file of the MCP gateway, or tables that are added to one."""
-    text = block.text if "\nagent =" in block.text else GATEWAY + block.text
+    text = block.text if "agent = " in block.text else GATEWAY + block.text
     gateway_files.parse_gateway_file(text, str(block))
 
 
