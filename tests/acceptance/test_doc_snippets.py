@@ -177,7 +177,7 @@ GATEWAY = 'agent = "coder"\n[servers.files]\ncommand = ["mcp-server-time"]\n'
 
 def check_toml(block: Block) -> None:
     """A whole file of the MCP gateway, or tables that are added to one."""
-    text = block.text if "\nagent =" in block.text else GATEWAY + block.text
+    text = block.text if "agent = " in block.text else GATEWAY + block.text
     if "command" in tomllib.loads(text):
         resumer.parse_resume_file(text, str(block), ROOT)
     else:

@@ -193,6 +193,7 @@ SHORT = [
     ("pydantic-ai", "act:after", "retry_with_key"), ("pydantic-ai", "report:after", "ask_human"),
     ("pydantic-ai-unsaved", "report:before", "ask_human"), ("pydantic-ai-unsaved", "act:after", "probe"),
     ("openai-agents", "act:after", "ask_human"), ("openai-agents", "act:before", "probe"),
+    ("google-adk", "act:after", "ask_human"), ("agent-framework", "act:after", "ask_human"),
     ("hooks", "act:after", "ask_human"), ("hooks", "report:after", "ask_human"), ("hooks-unsaved", "act:before", "ask_human"),
     ("hook-command", "report:before", "ask_human"),
     ("gateway", "act:after gateway", "ask_human"), ("gateway", "act:before server", "retry_with_key"), ("gateway", "report:after", "ask_human"),
@@ -212,9 +213,9 @@ async def play(stand: Stand, victim: str, at: str, on_uncertain: str, *orders: s
 
 @pytest.mark.proves("D.1060")
 async def test_nothing_is_repeated_in_silence(stand: Stand) -> None:
-    for victim, at, on_uncertain, *orders in SHORT:
+    for victim, at, on_uncertain, *orders in (row for row in SHORT if row[0] in VICTIMS):
         await play(stand, victim, at, on_uncertain, *orders)
-    assert {victim for victim, *_ in SHORT} == set(VICTIMS)
+    assert VICTIMS.keys() <= {victim for victim, *_ in SHORT}
 
 
 async def play_at_random(stand: Stand, victim: str, random: Random) -> Play:

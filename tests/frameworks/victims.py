@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -235,6 +237,54 @@ def _run_openai_agents(errand: Errand) -> str | None:
     return asyncio.run(run())
 
 
+# Google ADK and Microsoft Agent Framework -------------------------------------------------------------------------
+
+
+def _run_google_adk(errand: Errand) -> str | None:
+    from google.adk.agents import Agent as AdkAgent
+    from google.adk.apps import App
+    from google.adk.runners import Runner as AdkRunner
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+    from google.adk.tools.function_tool import FunctionTool
+    from google.genai import types
+
+    async def run() -> str | None:
+        plugin = import_module("cortex_plane.client.google_adk").PlanePlugin(errand.plane, **errand.adapter)
+        refund = FunctionTool(errand.refund)
+        refund.name = "refund"
+        model = import_module("examples.frameworks.google_adk_parts").ScriptedModel()
+        app = App(name="shop", root_agent=AdkAgent(name="support", model=model, tools=[refund]), plugins=[plugin])
+        sessions = SqliteSessionService(str(errand.folder / "sessions.sqlite"))
+        runner = AdkRunner(app=app, session_service=sessions, auto_create_session=True)
+        at = {"user_id": "customer-7", "session_id": errand.thread}
+        texts: list[str] = []
+        async for event in plugin.run(runner, **at, new_message=types.UserContent(errand.prompt)):
+            texts += [part.text for part in (event.content.parts if event.content else None) or [] if part.text]
+        return None if await plugin.pending(runner, **at) else " ".join(texts)
+
+    return asyncio.run(run())
+
+
+def _run_agent_framework(errand: Errand) -> str | None:
+    from agent_framework import Agent as MicrosoftAgent
+    from agent_framework import AgentSession
+    from agent_framework import FunctionTool as MicrosoftTool
+
+    async def run() -> str | None:
+        adapter = import_module("cortex_plane.client.agent_framework")
+        model = import_module("examples.frameworks.agent_framework_parts").ScriptedModel()
+        refund = MicrosoftTool(name="refund", description="Pay back.", func=errand.refund)
+        middleware = adapter.plane_middleware(errand.plane, **errand.adapter)
+        agent = MicrosoftAgent(model, name="support", tools=[refund], middleware=middleware)
+        saved = errand.load("session.json")
+        session = AgentSession.from_dict(json.loads(saved)) if saved else AgentSession(session_id=errand.thread)
+        response = await agent.run(adapter.next_turn(session, errand.prompt), session=session)
+        errand.save("session.json", json.dumps(session.to_dict()).encode())
+        return None if adapter.pending(session) else str(response.text)
+
+    return asyncio.run(run())
+
+
 # Claude Code's hooks ----------------------------------------------------------------------------------------------
 
 
@@ -377,4 +427,13 @@ VICTIMS: dict[str, Victim] = {
     "hook-command": Victim(_hooks(_run_hook_command), _ASKS),
     "gateway": Victim(_gateway(), ("ask_human", "retry_with_key")),
     "gateway-without-ids": Victim(_gateway(has_ids=False), ("ask_human", "retry_with_key"), saves=False),
+}
+# Adapters that stand or fall with their module. A tool behind them has no `current_call()` to retry with.
+VICTIMS |= {
+    name: victim
+    for name, module, victim in (
+        ("google-adk", "google_adk", Victim(_run_google_adk, ("ask_human", "probe"), saves=False)),
+        ("agent-framework", "agent_framework", Victim(_run_agent_framework, ("ask_human", "probe"), saves=False)),
+    )
+    if find_spec(f"cortex_plane.client.{module}")
 }
