@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -35,7 +33,7 @@ from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter, M
 from pydantic_ai.models.function import FunctionModel
 
 from agents import Agent as OpenAiAgent
-from agents import Runner, function_tool
+from agents import function_tool
 from cortex_plane import Client, DidNotHappen, Happened
 from cortex_plane.calls import routes
 from cortex_plane.cli.hooks import hook_app
@@ -43,10 +41,12 @@ from cortex_plane.client.authorization import ToolOptions
 from cortex_plane.client.dialogue import Send, current_call
 from cortex_plane.client.guarding import Lines
 from cortex_plane.client.langchain import PlaneMiddleware, tool_wrappers
-from cortex_plane.client.openai_agents import behind, next_input, state_of
+from cortex_plane.client.openai_agents import behind
+from cortex_plane.client.openai_agents import run as run_openai_agent
 from cortex_plane.client.pydantic_ai import PlaneCapability, next_turn
 from cortex_plane.db.crash_points import reached
-from cortex_plane.mcp_gateway.gateway import CALL_ID, META, Gateway, GatewayCaller
+from cortex_plane.mcp_gateway.gateway import CALL_ID, Gateway
+from cortex_plane.mcp_gateway.gateway_calls import META, GatewayCaller
 from cortex_plane.mcp_gateway.gateway_file import parse_gateway_file
 from cortex_plane.mcp_gateway.upstreams import Upstreams
 from tests.frameworks.office_server import acts_of, pay
@@ -229,9 +229,7 @@ def _run_openai_agents(errand: Errand) -> str | None:
         plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
         options = {name: value for name, value in errand.adapter.items() if name != "agent"}
         agent = behind(errand.plane, plain, errand.agent, session=errand.thread, **options)
-        state = (errand.load("state.json") or b"").decode()
-        result = await Runner.run(agent, await next_input(agent, state, errand.prompt))
-        errand.save("state.json", state_of(result).encode())
+        result = await run_openai_agent(agent, errand.prompt)
         return None if result.interruptions else str(result.final_output)
 
     return asyncio.run(run())
@@ -241,6 +239,7 @@ def _run_openai_agents(errand: Errand) -> str | None:
 
 
 def _run_google_adk(errand: Errand) -> str | None:
+    from examples.frameworks.google_adk_parts import ScriptedModel as AdkModel
     from google.adk.agents import Agent as AdkAgent
     from google.adk.apps import App
     from google.adk.runners import Runner as AdkRunner
@@ -248,12 +247,13 @@ def _run_google_adk(errand: Errand) -> str | None:
     from google.adk.tools.function_tool import FunctionTool
     from google.genai import types
 
+    from cortex_plane.client.google_adk import PlanePlugin
+
     async def run() -> str | None:
-        plugin = import_module("cortex_plane.client.google_adk").PlanePlugin(errand.plane, **errand.adapter)
+        plugin = PlanePlugin(errand.plane, **errand.adapter)
         refund = FunctionTool(errand.refund)
         refund.name = "refund"
-        model = import_module("examples.frameworks.google_adk_parts").ScriptedModel()
-        app = App(name="shop", root_agent=AdkAgent(name="support", model=model, tools=[refund]), plugins=[plugin])
+        app = App(name="shop", root_agent=AdkAgent(name="support", model=AdkModel(), tools=[refund]), plugins=[plugin])
         sessions = SqliteSessionService(str(errand.folder / "sessions.sqlite"))
         runner = AdkRunner(app=app, session_service=sessions, auto_create_session=True)
         at = {"user_id": "customer-7", "session_id": errand.thread}
@@ -269,13 +269,14 @@ def _run_agent_framework(errand: Errand) -> str | None:
     from agent_framework import Agent as MicrosoftAgent
     from agent_framework import AgentSession
     from agent_framework import FunctionTool as MicrosoftTool
+    from examples.frameworks.agent_framework_parts import ScriptedModel as MicrosoftModel
+
+    from cortex_plane.client import agent_framework as adapter
 
     async def run() -> str | None:
-        adapter = import_module("cortex_plane.client.agent_framework")
-        model = import_module("examples.frameworks.agent_framework_parts").ScriptedModel()
         refund = MicrosoftTool(name="refund", description="Pay back.", func=errand.refund)
         middleware = adapter.plane_middleware(errand.plane, **errand.adapter)
-        agent = MicrosoftAgent(model, name="support", tools=[refund], middleware=middleware)
+        agent = MicrosoftAgent(MicrosoftModel(), name="support", tools=[refund], middleware=middleware)
         saved = errand.load("session.json")
         session = AgentSession.from_dict(json.loads(saved)) if saved else AgentSession(session_id=errand.thread)
         response = await agent.run(adapter.next_turn(session, errand.prompt), session=session)
@@ -427,13 +428,7 @@ VICTIMS: dict[str, Victim] = {
     "hook-command": Victim(_hooks(_run_hook_command), _ASKS),
     "gateway": Victim(_gateway(), ("ask_human", "retry_with_key")),
     "gateway-without-ids": Victim(_gateway(has_ids=False), ("ask_human", "retry_with_key"), saves=False),
-}
-# Adapters that stand or fall with their module. A tool behind them has no `current_call()` to retry with.
-VICTIMS |= {
-    name: victim
-    for name, module, victim in (
-        ("google-adk", "google_adk", Victim(_run_google_adk, ("ask_human", "probe"), saves=False)),
-        ("agent-framework", "agent_framework", Victim(_run_agent_framework, ("ask_human", "probe"), saves=False)),
-    )
-    if find_spec(f"cortex_plane.client.{module}")
+    # Google ADK runs the tool outside of the adapter, which gives it no `current_call()` to retry with.
+    "google-adk": Victim(_run_google_adk, ("ask_human", "probe"), saves=False),
+    "agent-framework": Victim(_run_agent_framework, saves=False),
 }
