@@ -2022,7 +2022,9 @@ CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runn
       select from session earlier
       where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
-      or (c.status = 'failed' and c.settled_by = 'fail'))
+      or (c.status = 'failed' and c.settled_by = 'fail')
+      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and x.runner is distinct from p_runner
+        and p_except is null))
   order by x.created_at, x.call_id limit 1
 $$;
 
