@@ -312,9 +312,9 @@ def _run_hook_command(errand: Errand, event: dict[str, Any]) -> dict[str, Any]:
         for end in (to_hook, stdin, stdout, from_hook):
             os.close(end)
         sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
-        os.environ.update(CORTEX_URL=errand.url, CORTEX_KEY=errand.secret, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
+        os.environ.update(CORTEX_KEY=errand.secret, CLAUDE_CODE_ENTRYPOINT="sdk-cli")
         try:
-            hook_app(["--dialect", "claude", "--agent", errand.agent], standalone_mode=False)
+            hook_app(["--dialect", "claude", "--agent", errand.agent, "--url", errand.url], standalone_mode=False)
         finally:
             sys.stdout.flush()
             os._exit(0)
