@@ -25,7 +25,7 @@ import orjson
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.agents.model.tools import OnUncertain
 from cortex_plane.calls.model import DEFAULT_TIMEOUT, ReportedUsage, call_key
-from cortex_plane.calls.routes import REPORT_USAGE
+from cortex_plane.calls.routes import REPORT_USAGE, SETTLE_CALL
 from cortex_plane.client import dialogue as dialogues
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, GateClosed, InvalidInput, TooMany, Unavailable
@@ -261,7 +261,7 @@ class _Dialogues:
         for call_id, report in list(self.lines.unreported.items()):
             body = {**report.outcome, "attempt": report.call["attempt"]}
             try:
-                yield dialogues.Send(dialogues.routes.SETTLE_CALL, (call_id,), body, seconds=REPORT_SECONDS)
+                yield dialogues.Send(SETTLE_CALL, (call_id,), body, seconds=REPORT_SECONDS)
             except CortexError as error:
                 if not report.is_lost and not dialogues.is_settled(error):
                     _runner.losses += 1
