@@ -40,6 +40,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "streaming": {"rounds": 1},
         "guards": {"rounds": 1, "count": 16},
         "grpc_checks": {"rounds": 1, "count": 128},
+        "gateway": {"rounds": 1, "count": 16},
         "gated_steps": {"turns": 10},
         "conversations": {"count": 20, "part": 5},
         "parked": {"rounds": 1, "each": 20, "window": 1.0},

@@ -511,6 +511,11 @@ REQUIREMENTS = [
     _R("D.965", "The gateway's file is read strictly, and each fault names its line."),
     _R("D.1050", "An agent that runs elsewhere takes a call back before it begins: nobody is asked about it any more and it never runs; against"
        " a decision at the same moment one outcome holds, and nobody but its agent does so."),
+    _R("D.1051", "A call through the gateway that waits for a person is a task for clients that declare tasks: it outlives its client and the"
+       " gateway, ends as people decide, runs once and only as the tool that was asked about, and is cancelled by its client."),
+    _R("D.1052", "A task belongs to the key that made it and to clients that declare tasks, is bounded in number, and expires."),
+    _R("D.1053", "Claude Code itself runs what is allowed, what an approver made of a call, and parallel calls in turn; it runs nothing that is"
+       " denied, or while the plane is down."),
     _R("D.1090", "A hook asks the one plane that `install` wrote into it, with the key for that plane: no file in the folder of the coding agent, and"
        " no address of a folder that nobody named, gets an answer obeyed or a key sent."),
     _R("D.1091", "What people are shown of a framework's call is what runs, whatever other parts of the framework made of its arguments; a report that"

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
+import signal
+import struct
 import sys
+import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MISSING = "Claude Code is not here, or no network of its own can be made: `make claude` fetches it, CORTEX_CLAUDE names another one"
+MODEL_KEY = "sk-ant-test-0001"
 BUNDLED = Path(__file__).parents[2] / ".venv/claude/claude_agent_sdk/_bundled/claude"
 
 _INSIDE = """
@@ -42,7 +47,7 @@ async def main():
     for pair in sys.argv[1].split(","):
         port, path = pair.split("=", 1)
         await asyncio.start_server(lambda r, w, path=path: relay(path, r, w), "127.0.0.1", int(port))
-    process = await asyncio.create_subprocess_exec(*sys.argv[2:], stdin=asyncio.subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec(*sys.argv[2:])
     sys.exit(await process.wait())
 
 asyncio.run(main())
@@ -91,22 +96,70 @@ class ClaudeCode:
 
     async def run(self, *words: str) -> dict[str, Any]:
         """One run without a terminal, and its result."""
+        async with (
+            self._started(
+                "-p",
+                *words,
+                "--output-format",
+                "json",
+                stdin=asyncio.subprocess.DEVNULL,
+                output=asyncio.subprocess.PIPE,
+            ) as process,
+            asyncio.timeout(120),
+        ):
+            out, err = await process.communicate()
+        assert process.returncode == 0, (out, err)
+        result: dict[str, Any] = json.loads(out)
+        return result
+
+    @contextlib.asynccontextmanager
+    async def terminal(self, prompt: str) -> AsyncIterator[None]:
+        """A run in front of a person, who says this first."""
+        known = {
+            "hasCompletedOnboarding": True,
+            "theme": "dark",
+            "customApiKeyResponses": {"approved": [MODEL_KEY[-20:]], "rejected": []},
+        }
+        trust = {"projects": {str(self.home): {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True}}}
+        (self.home / ".claude.json").write_text(json.dumps(known | trust))
+        screen, program_side = os.openpty()
+        fcntl.ioctl(program_side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_reader(screen, _read_away, screen)
+            async with self._started(prompt, stdin=program_side, output=program_side) as process:
+                yield
+                assert process.returncode is None
+        finally:
+            loop.remove_reader(screen)
+            os.close(screen)
+            os.close(program_side)
+
+    @contextlib.asynccontextmanager
+    async def _started(self, *words: str, stdin: int, output: int) -> AsyncIterator[asyncio.subprocess.Process]:
         path = program()
         assert path is not None
         environment = {
-            "PATH": os.environ["PATH"], "HOME": str(self.home), "CORTEX_KEY": self.key, "ANTHROPIC_API_KEY": "sk-ant-test-0001",
+            "PATH": os.environ["PATH"], "HOME": str(self.home), "CORTEX_KEY": self.key, "ANTHROPIC_API_KEY": MODEL_KEY,
             "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{self.model_port}", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1",
+            "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1", "TERM": "xterm-256color",
         }  # fmt: skip
         model, plane = self.home / "model.sock", self.home / "plane.sock"
         async with _reachable(model, self.model_port), _reachable(plane, self.plane_port):
             process = await asyncio.create_subprocess_exec(
                 "unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", _INSIDE,
-                f"{self.model_port}={model},{self.plane_port}={plane}", str(path), "-p", *words, "--output-format", "json",
-                cwd=self.home, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                f"{self.model_port}={model},{self.plane_port}={plane}", str(path), *words,
+                cwd=self.home, env=environment, start_new_session=True, stdin=stdin, stdout=output, stderr=output,
             )  # fmt: skip
-            async with asyncio.timeout(120):
-                out, err = await process.communicate()
-        assert process.returncode == 0, (out, err)
-        result: dict[str, Any] = json.loads(out)
-        return result
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def _read_away(screen: int) -> None:
+    """What nobody reads stops who writes it."""
+    with contextlib.suppress(OSError):
+        os.read(screen, 65536)

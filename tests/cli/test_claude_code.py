@@ -34,7 +34,15 @@ async def approve(api: httpx.AsyncClient, command: str | None = None, **more: An
     assert decided.status_code == 200, decided.text
 
 
-@pytest.mark.proves("D.950", "D.952", "D.955")
+async def seen(api: httpx.AsyncClient, noun: str, *, count: int = 1, **query: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if len((await api.get(f"/v1/{noun}", params=query)).json()["items"]) >= count:
+                return
+            await asyncio.sleep(0.05)  # another program acts
+
+
+@pytest.mark.proves("D.950", "D.952", "D.955", "D.1053")
 async def test_claude_code_asks_the_plane_and_acts_once(plane: Plane, shell: Shell) -> None:
     # A command has an event loop of its own.
     await asyncio.to_thread(shell.run, "agent", "create", "claude-code", "--model", "none")
@@ -67,6 +75,13 @@ async def test_claude_code_asks_the_plane_and_acts_once(plane: Plane, shell: She
             assert ran.read_text() == "ran\n"
             (asked,) = (await api.get("/v1/calls")).json()["items"]
             assert (asked["tool"], asked["status"]) == ("claude.bash", "completed")
+            # In front of a person nothing is deferred: the hook is held until somebody decided.
+            async with claude.terminal("remove it again"):
+                await seen(api, "approvals", status="pending")
+                assert ran.read_text() == "ran\n"
+                await approve(api)
+                await seen(api, "calls", count=2, status="completed")
+            assert ran.read_text() == "ran\nran\n"
 
 
 RULES = """

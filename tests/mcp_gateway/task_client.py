@@ -71,7 +71,9 @@ async def follow(session: Any, task: str) -> types.CallToolResult:
 @asynccontextmanager
 async def task_client(url: str, key: str, **more: Any) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}))
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
+        )
         transport = streamable_http_client(url, http_client=http)
         client = Client(transport, cache=None, extensions=[TaskExtension()], **more)
         yield await stack.enter_async_context(client)

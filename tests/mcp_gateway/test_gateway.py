@@ -31,6 +31,9 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.gates.verbs import session_lifecycle
 from cortex_plane.kernel.errors import InvalidInput
 from cortex_plane.kernel.fields import adapter
+from cortex_plane.mcp_gateway import gateway as gateway_module
+from cortex_plane.mcp_gateway import serving as serving_module
+from cortex_plane.mcp_gateway import upstreams
 from cortex_plane.mcp_gateway.call_keys import MAX_SHARED, CallKeys
 from cortex_plane.mcp_gateway.gateway_calls import META
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
@@ -122,7 +125,9 @@ class Running:
     @asynccontextmanager
     async def client(self, key: str, mode: Any = "auto", **more: Any) -> AsyncIterator[McpClient]:
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}))
+            http = await stack.enter_async_context(
+                httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
+            )
             transport = streamable_http_client(self.url, http_client=http)
             yield await stack.enter_async_context(McpClient(transport, mode=mode, cache=None, **more))
 
@@ -186,8 +191,12 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
         assert added.structured_content == {"total": 3}
         noted = await client.call_tool("files__note", {"text": "x"})
         assert text(noted) == "noted"
-        (call,) = [call for call in await ledger(world) if call.tool == "files.note"]
-        assert log_of(tmp_path)[-1] == f"note x {call.id}"
+        before = len(gateway.plane.requests)
+        assert text(await client.call_tool("files__note", {"text": "budget"})) == "noted"
+        # The intent and the outcome: a call that policy allows costs two requests.
+        assert len(gateway.plane.requests) - before == 2
+        ids = {call.id for call in await ledger(world) if call.tool == "files.note"}
+        assert {f"note x {id}" for id in ids} & set(log_of(tmp_path))
 
         denied = await client.call_tool("shop__pay", {"cents": 5})
         assert (denied.is_error, status(denied)) == (True, "stopped")
@@ -207,7 +216,7 @@ async def test_servers_are_merged_and_calls_pass_the_plane(
         # Without one, an identical call after one that is over is another call.
         assert text(await client.call_tool("files__note", {"text": "x"})) == "noted"
     notes = [line.split()[1] for line in log_of(tmp_path) if line.startswith("note")]
-    assert notes == ["x", "y", "x"]
+    assert notes == ["x", "budget", "y", "x"]
     assert shop.acts == []
     assert set(shop.headers) == {None}
     sessions = {(call.tool.partition(".")[0], call.session_id) for call in await ledger(world)}
@@ -301,6 +310,30 @@ async def test_a_server_that_dies_in_a_call_leaves_a_doubt_and_the_others_alone(
     assert log_of(tmp_path).count("die") == 1
     (call,) = [call for call in await ledger(world) if call.tool == "files.die"]
     assert call.status == "uncertain"
+
+
+@pytest.mark.proves("D.962")
+async def test_a_server_over_http_that_goes_away_in_a_call_leaves_a_doubt_and_the_others_alone(
+    plane: Apart, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "WAIT_SECONDS", 0.1)
+    async with AsyncExitStack() as behind:
+        shop = await behind.enter_async_context(in_one_task(offering_server()))
+        config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+        async with in_one_task(running(config, plane)) as gateway, gateway.client(world.service.secret) as client:
+            slow = asyncio.create_task(client.call_tool("shop__slow", {}))
+            await shop.entered.wait()
+            await behind.aclose()
+            lost = await slow
+            assert (lost.is_error, status(lost)) == (True, "in_doubt")
+            # It cannot be reached now, and nothing else is hurt.
+            refused = await client.call_tool("shop__add", {"a": 1, "b": 1})
+            assert (refused.is_error, status(refused)) == (True, "failed")
+            assert text(await client.call_tool("files__note", {"text": "x"})) == "noted"
+    assert [act for act, _ in shop.acts] == ["slow"]
+    assert {call.tool: call.status for call in await ledger(world)} == {
+        "shop.slow": "uncertain", "shop.add": "failed", "files.note": "completed"
+    }  # fmt: skip
 
 
 @pytest.mark.proves("D.962")
@@ -431,6 +464,91 @@ async def test_changes_of_a_server_reach_clients_of_both_eras(gateway: Running, 
             assert "files__note" not in names
 
 
+@pytest.mark.proves("D.963")
+async def test_changes_of_prompts_and_resources_reach_clients_of_both_eras(
+    plane: Apart, world: World, shop: Offering, tmp_path: Path
+) -> None:
+    heard = {kind: asyncio.Event() for kind in ("prompts", "resources")}
+
+    async def hear(message: Any) -> None:
+        kind = str(getattr(message, "method", "")).removeprefix("notifications/").removesuffix("/list_changed")
+        if kind in heard:
+            heard[kind].set()
+
+    @shop.server.tool()
+    async def restock(ctx: Context[Any]) -> str:
+        @shop.server.prompt()
+        def part(name: str) -> str:
+            return f"Good-bye {name}."
+
+        @shop.server.resource("memo://tomorrow")
+        def tomorrow() -> str:
+            return "bread"
+
+        await ctx.notify_prompts_changed()
+        await ctx.notify_resources_changed()
+        return "restocked"
+
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, world), "g.toml")
+    async with (
+        in_one_task(running(config, plane)) as gateway,
+        gateway.client(world.service.secret, "legacy", message_handler=hear) as old,
+        gateway.client(world.service.secret) as new,
+    ):
+        await old.list_prompts()
+        async with asyncio.timeout(20), new.listen(prompts_list_changed=True, resources_list_changed=True) as events:
+            await new.call_tool("shop__restock", {})
+            changes = aiter(events)
+            assert {type(await anext(changes)).__name__ for _ in range(2)} == {
+                "PromptsListChanged", "ResourcesListChanged"
+            }  # fmt: skip
+            for event in heard.values():
+                await event.wait()
+        for client in (old, new):
+            assert {prompt.name for prompt in (await client.list_prompts()).prompts} == {"shop__greet", "shop__part"}
+            uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
+            assert uris == {"memo://today", "memo://tomorrow"}
+
+
+@pytest.mark.proves("D.964")
+async def test_one_key_leaves_room_for_the_sessions_of_others(
+    gateway: Running, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_module, "SESSIONS_OF_A_CALLER", 2)
+    monkeypatch.setattr(gateway_module, "STREAMS_OF_A_CALLER", 1)
+    hello = {
+        "jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+    }  # fmt: skip
+    async with httpx2.AsyncClient() as http:
+
+        async def open_session(key: str) -> httpx2.Response:
+            accept = {"Authorization": f"Bearer {key}", "Accept": "application/json, text/event-stream"}
+            return await http.post(gateway.url, json=hello, headers=accept)
+
+        opened = [await open_session(world.service.secret) for _ in range(3)]
+        assert [answer.status_code for answer in opened] == [200, 200, 429]
+        error = opened[-1].json()["error"]
+        assert (error["code"], "2 sessions" in error["message"]) == (types.INTERNAL_ERROR, True)
+        assert (await open_session(world.admin.secret)).status_code == 200
+        # One that ends makes room.
+        ended = {
+            "Mcp-Session-Id": opened[0].headers["mcp-session-id"],
+            "Authorization": f"Bearer {world.service.secret}",
+        }
+        assert (await http.delete(gateway.url, headers=ended)).status_code == 200
+        assert (await open_session(world.service.secret)).status_code == 200
+    async with gateway.client(world.service.secret) as client, gateway.client(world.admin.secret) as other:
+        async with client.listen(tools_list_changed=True):
+            with pytest.raises(MCPError, match="1 subscriptions"):
+                async with client.listen(tools_list_changed=True):
+                    pass
+            async with other.listen(tools_list_changed=True):
+                pass
+        async with client.listen(tools_list_changed=True):
+            pass
+
+
 @pytest.mark.proves("D.964")
 async def test_each_caller_is_the_person_of_the_key(
     gateway: Running, world: World, other: World, shop: Offering
@@ -460,6 +578,9 @@ async def test_each_caller_is_the_person_of_the_key(
         )  # fmt: skip
         assert unknown.status_code == 400
         assert "error" in unknown.json()
+        headers = {"Authorization": f"Bearer {world.service.secret}", "Accept": "application/json, text/event-stream"}
+        huge = await http.post(gateway.url, content=b"[" + b" " * 1024 * 1024, headers=headers)
+        assert huge.status_code == 413
     for person in (world.service, world.admin, world.service):
         async with gateway.client(person.secret, "legacy") as client:
             await client.call_tool("shop__add", {"a": 1, "b": 2})

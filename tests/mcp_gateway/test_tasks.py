@@ -33,6 +33,7 @@ from tests.mcp_servers.offering import Offering, serving
 
 __all__ = ["plane", "shop", "strict_gateway"]
 UNKNOWN = types.INVALID_PARAMS
+VERBS: dict[str, dict[str, Any]] = {"get": {}, "cancel": {}, "update": {"inputResponses": {}}}
 
 
 async def begin(client: McpClient, tool: str, arguments: dict[str, Any]) -> str:
@@ -185,7 +186,7 @@ async def test_a_task_belongs_to_who_made_it_and_to_clients_that_declare_tasks(
         id = task.partition(".")[0]
         strangers = [(admin, task), (client, id), (client, f"{id}."), (client, f"{id}.{'0' * 32}"), (client, "é" * 9)]
         for who, name in strangers:
-            for verb, more in (("get", {}), ("cancel", {}), ("update", {"inputResponses": {}})):
+            for verb, more in VERBS.items():
                 with pytest.raises(MCPError) as refused:
                     await ask(who.session, verb, name, **more)
                 assert refused.value.code == UNKNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
@@ -24,6 +25,7 @@ from cortex_plane.mcp_client.transports import KEY, Line, bounded, http, stdio
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import Tool as Listed
+    from pydantic import TypeAdapter
 
 
 log = structlog.get_logger()
@@ -137,9 +139,8 @@ class McpLink:
             async with asyncio.timeout(START_SECONDS):
                 client = await stack.enter_async_context(self._new_client(line))
                 await self._read(client)
-            capability = client.server_capabilities.tools
-            if capability and capability.list_changed:
-                listening = asyncio.create_task(self._listen(client))
+            if any(announced := _announced_lists(client)):
+                listening = asyncio.create_task(self._listen(client, *announced))
                 stack.push_async_callback(_cancel, listening)
             self.client = client
             line.begun = True
@@ -163,13 +164,15 @@ class McpLink:
         )
 
     async def _on_message(self, message: Any) -> None:
-        if getattr(message, "method", None) == "notifications/tools/list_changed":
+        if getattr(message, "method", None) in _CHANGES:
             self._again.set()
 
-    async def _listen(self, client: Client) -> None:
+    async def _listen(self, client: Client, tools: bool, resources: bool, prompts: bool) -> None:
         """Newer servers announce changes only to subscribers. Without a subscription the tools are read now and then."""
         with contextlib.suppress(Exception):
-            async with client.listen(tools_list_changed=True) as changes:
+            async with client.listen(
+                tools_list_changed=tools, resources_list_changed=resources, prompts_list_changed=prompts
+            ) as changes:
                 # Whatever changed before the subscription is read now.
                 self._again.set()
                 async for _ in changes:
@@ -270,12 +273,19 @@ async def _request(
 ) -> Any:
     """Not ``call_tool``, which raises where a result does not fit the server's own schema: it happened all the same."""
     import mcp_types as types
-    from pydantic import TypeAdapter
 
     params = types.CallToolRequestParams(name=name, arguments=arguments, _meta={KEY: key})
-    either: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
     request = types.CallToolRequest(params=params)
-    return await client.session.send_request(request, either, progress_callback=on_progress)
+    return await client.session.send_request(request, _call_answer(), progress_callback=on_progress)
+
+
+@functools.cache
+def _call_answer() -> TypeAdapter[Any]:
+    """Building it takes longer than a call."""
+    import mcp_types as types
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
 async def list_tools(client: Client) -> list[Listed]:
@@ -290,6 +300,18 @@ async def list_tools(client: Client) -> list[Listed]:
         if not cursor:
             return tools
     raise Broken(f"the list of its tools has more than {MAX_PAGES} pages")
+
+
+_CHANGES = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "resources", "prompts"))
+
+
+def _announced_lists(client: Client) -> tuple[bool, bool, bool]:
+    """Of tools, resources and prompts: whose changes the server announces."""
+    offer = client.server_capabilities
+    tools, resources, prompts = (
+        bool(capability and capability.list_changed) for capability in (offer.tools, offer.resources, offer.prompts)
+    )
+    return tools, resources, prompts
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

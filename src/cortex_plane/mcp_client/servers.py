@@ -232,6 +232,10 @@ class Redaction:
         longest_first = sorted((form for form in forms if len(form) >= MIN_SECRET), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
+    @property
+    def is_empty(self) -> bool:
+        return self._pattern is None
+
     def text(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(REDACTED, text)
 

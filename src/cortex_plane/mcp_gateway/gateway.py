@@ -31,7 +31,7 @@ from cortex_plane.kernel.errors import CortexError
 from cortex_plane.kernel.fields import MAX_OBJECT_BYTES
 from cortex_plane.mcp_client.servers import map_texts
 from cortex_plane.mcp_gateway.call_keys import CallKeys, CallTurn
-from cortex_plane.mcp_gateway.gateway_calls import GatewayCall, GatewayCaller, Progress, refusal, stored_result
+from cortex_plane.mcp_gateway.gateway_calls import CallProgress, GatewayCall, GatewayCaller, refusal, stored_result
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig
 from cortex_plane.mcp_gateway.lasting_sessions import LastingSessions
 from cortex_plane.mcp_gateway.policy_view import PolicyView
@@ -209,7 +209,7 @@ class Gateway:
             session_id = await self._plane_sessions.open(caller.id, caller.plane, session)
         except CortexError as error:
             return refusal("stopped", f"{error.message} {error.hint or ''}".strip())
-        progress = Progress(ctx)
+        progress = CallProgress(ctx)
         calls = self._plane_sessions.calls(caller, session, session_id, self._process)
         request = _Request(
             ctx=ctx,

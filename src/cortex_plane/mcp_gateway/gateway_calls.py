@@ -41,7 +41,7 @@ class Silence:
         pass
 
 
-class Progress(Silence):
+class CallProgress(Silence):
     """Tells now and then that a call is under way: some clients wait on for as long as they hear it. What the tool's own server reports is
     passed on, and never goes back."""
 
@@ -50,17 +50,23 @@ class Progress(Silence):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(self._repeat())
+        """Most calls are over before anything is to be told, and start no task for it."""
+        repeating: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            PROGRESS_SECONDS, lambda: repeating.append(asyncio.ensure_future(self._repeat()))
+        )
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            timer.cancel()
+            for task in repeating:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _repeat(self) -> None:
         while True:
-            await asyncio.sleep(PROGRESS_SECONDS)
             await self.report(self._last + STEP, None, "waiting for the plane, a person, or the tool")
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         self._last = progress if progress > self._last else self._last + STEP

@@ -135,6 +135,8 @@ class Upstream:
 
     def redacted(self, value: M) -> M:
         """The same message without the secrets that the gateway gave the server."""
+        if self.link.redaction.is_empty:
+            return value
         document = value.model_dump(mode="json", by_alias=True, exclude_none=True)
         return type(value).model_validate(map_texts(document, self.link.redaction.text))
 

@@ -11,7 +11,8 @@ import structlog
 
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.verbs import decisions, settlements
-from cortex_plane.calls.verbs.outcomes import SILENT, doubt_context, lock_call, settle_doubt
+from cortex_plane.calls.verbs.external import lock_call
+from cortex_plane.calls.verbs.outcomes import SILENT, doubt_context, settle_doubt
 from cortex_plane.db.database import Database
 from cortex_plane.gates.verbs import session_gates, session_lifecycle
 from cortex_plane.jobs import store as jobs_store

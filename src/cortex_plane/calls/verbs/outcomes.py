@@ -6,14 +6,13 @@ import hashlib
 from dataclasses import replace
 from uuid import UUID
 
-from cortex_plane.approvals import store as approvals_store
-from cortex_plane.approvals.verbs import decisions
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import ExternalCall, OutcomeDraft, OutcomeReceipt, OutcomeStatus, RequestedCall
 from cortex_plane.calls.rules.pipeline import MAX_ERROR, call_fact, facts_by, outcome_row, result_event
 from cortex_plane.calls.store import CallContext, EndedGatedCall
+from cortex_plane.calls.verbs import withdrawals
 from cortex_plane.calls.verbs.call_approvals import ask_about_doubt
-from cortex_plane.calls.verbs.external import RETRY, call_context, call_sight, retry_under_session_lock
+from cortex_plane.calls.verbs.external import call_context, call_sight, lock_call, retry_under_session_lock
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.model.gates import GateRecord, UnseenCall
 from cortex_plane.gates.verbs import session_gates
@@ -38,7 +37,7 @@ async def settle_call(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft)
     if draft.status is OutcomeStatus.PARKED:
         return await _park(db, actor, id, draft)
     if draft.status is OutcomeStatus.WITHDRAWN:
-        return await _withdraw(db, actor, id, draft)
+        return await withdrawals.withdraw(db, actor, id, draft)
     return await _settle(db, actor, id, draft)
 
 
@@ -60,49 +59,6 @@ async def _park(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> Ou
     # Nobody begins it again: it did nothing, and that is how it ends.
     ending = replace(draft, status=OutcomeStatus.FAILED, error=draft.error or "it was parked when its session was over")
     return await _settle(db, actor, id, ending)
-
-
-WITHDRAWN = "withdrawn"
-_WITHDRAWABLE = frozenset({
-    CallStatus.AWAITING, CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED, CallStatus.PARKED,
-})  # fmt: skip
-
-
-async def _withdraw(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
-    """Under the locks that a decision takes: of both only one counts."""
-    if draft.result is not None or draft.probed:
-        raise InvalidInput("What is withdrawn did nothing.", field="result", hint="Leave `result` and `probed` out.")
-    error = (draft.error or "its agent withdrew it")[:MAX_ERROR]
-
-    async def once() -> OutcomeReceipt:
-        async with db.transaction(actor.org_id) as tx:
-            seen = require_found(await calls_store.get_call(tx, id, call_sight(actor)), "call").call
-            await calls_store.require_its_agent(tx, id, actor.identity)
-            row = None
-            if seen.status is CallStatus.AWAITING and seen.approval_id is not None:
-                row = await approvals_store.open_approval(tx, seen.approval_id)
-            call, _ = await lock_call(tx, actor, seen)
-            if call.settled_by == WITHDRAWN:
-                return OutcomeReceipt(id=id, status=call.status)
-            if call.status not in _WITHDRAWABLE:
-                raise Conflict(
-                    f"This call is {call.status}: it cannot be withdrawn.",
-                    code="call_settled" if call.finished_at else "call_in_doubt",
-                    hint="Read it with `cortex call show`.",
-                )
-            if call.status is CallStatus.AWAITING and (row is None or row.approval.id != call.approval_id):
-                raise Conflict("People are asked anew about this call.", code=RETRY, hint="Send it again.")
-            await calls_store.end_call(tx, outcome_row(id, CallStatus.REJECTED, error=error, settled_by=WITHDRAWN))
-            if row is not None and call.status is CallStatus.AWAITING:
-                await decisions.withdraw_call(tx, row, id, actor, error)
-            fact = call_fact(facts_by(actor), "call_withdrawn", RequestedCall.of(call), error=error)
-            event = result_event(call.step_index, id, call.tool, CallStatus.REJECTED, error)
-            await proof_store.append_to_session(
-                tx, call.session_id, [fact], [(event[0], call.job_id, event[1])], job=call.job_id
-            )
-        return OutcomeReceipt(id=id, status=CallStatus.REJECTED)
-
-    return await decisions.retry_on_conflict(once)
 
 
 async def _settle(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) -> OutcomeReceipt:
@@ -187,11 +143,6 @@ async def doubt_context(db: Database, actor: Actor, id: UUID) -> tuple[ExternalC
     async with db.transaction(actor.org_id) as tx:
         call = require_found(await calls_store.get_call(tx, id, call_sight(actor)), "call").call
     return call, await call_context(db, actor, call.session_id, None, call.tool, call.input_hash)
-
-
-async def lock_call(tx: Transaction, actor: Actor, call: ExternalCall) -> tuple[ExternalCall, Row]:
-    job = await calls_store.lock_asking(tx, call.job_id, is_open=False)
-    return require_found(await calls_store.get_call(tx, call.id, call_sight(actor)), "call").call, job
 
 
 async def settle_doubt(

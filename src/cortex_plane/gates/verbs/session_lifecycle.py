@@ -9,6 +9,7 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
+from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
@@ -17,7 +18,12 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
-from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, find_outside_session
+from cortex_plane.sessions.verbs.sessions import (
+    agent_for_new_session,
+    end_approvals,
+    find_last_outside_session,
+    find_outside_session,
+)
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
 
@@ -64,6 +70,24 @@ async def _create(db: Database, actor: Actor, draft: SessionDraft, once: Idempot
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
         return require_found(await sessions_store.get_session(tx, id, None), "session")
+
+
+async def open_outside_session(db: Database, actor: Actor, agent: str, outside_id: str) -> UUID:
+    """The open session of this agent and identity that the agent's own world names; it is opened where there is none. Refused where
+    somebody ended the last one: its agent would go on as if nobody had."""
+    async with db.transaction(actor.org_id) as tx:
+        last = await find_last_outside_session(tx, actor, agent, outside_id)
+    if last is not None and last["job_status"] == JobStatus.CANCELLED:
+        raise Conflict(
+            "Somebody ended this session.",
+            code="external_over",
+            hint="Do nothing more in it. A person may start a new session of the agent.",
+        )
+    if last is not None and last["status"] != SessionStatus.TERMINATED and last["job_status"] not in TERMINAL:
+        id: UUID = last["id"]
+        return id
+    draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
+    return (await create(db, actor, draft)).id
 
 
 async def _find_outside(tx: Transaction, actor: Actor, agent_ref: str, outside_id: str) -> UUID | None:
