@@ -9,7 +9,6 @@ from cortex_plane.agents import verbs as agents
 from cortex_plane.db.database import Database, Row, Transaction
 from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
-from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.kernel.meters import meters
@@ -77,13 +76,13 @@ async def open_outside_session(db: Database, actor: Actor, agent: str, outside_i
     somebody ended the last one: its agent would go on as if nobody had."""
     async with db.transaction(actor.org_id) as tx:
         last = await find_last_outside_session(tx, actor, agent, outside_id)
-    if last is not None and last["job_status"] == JobStatus.CANCELLED:
+    if last is not None and last["is_cancelled"]:
         raise Conflict(
             "Somebody ended this session.",
             code="external_over",
             hint="Do nothing more in it. A person may start a new session of the agent.",
         )
-    if last is not None and last["status"] != SessionStatus.TERMINATED and last["job_status"] not in TERMINAL:
+    if last is not None and not last["is_over"]:
         id: UUID = last["id"]
         return id
     draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
