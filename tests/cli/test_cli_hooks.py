@@ -195,12 +195,13 @@ def test_a_file_in_the_folder_of_the_coding_agent_moves_neither_hook_nor_key(eve
     repository = Shell(tmp_path / "repository", shell.environment)
     (repository.folder / ".cortex").mkdir(parents=True)
 
-    def ask(*words: str, expect: int = 0, **environment: str) -> Outcome:
+    def ask(*words: str, expect: int = 0, **environment: Any) -> Outcome:
         events.feed(codex)
         return repository.run(*words, expect=expect, **environment)
 
     with any_server() as url:
-        for access in ({"url": url}, {"url": url, "key": "cortex_key_1"}):
+        placed: list[dict[str, object]] = [{"url": url}, {"url": url, "key": "cortex_key_1"}]
+        for access in placed:
             write_private(repository.folder / ".cortex" / ACCESS_FILE, access)
             assert "deny" in ask(*words).stdout
             # Without what `install` writes nothing is asked, whatever the folder says.

@@ -96,7 +96,10 @@ async def test_a_tool_whose_graph_hands_over_to_its_parent_is_completed(plane: C
         acted.append(1)
         return Command(graph=Command.PARENT, goto=END)
 
-    inner = StateGraph(MessagesState).add_node("act", act).add_edge(START, "act").compile()
+    inner: Any = StateGraph(MessagesState)
+    inner.add_node("act", act)
+    inner.add_edge(START, "act")
+    inner = inner.compile()
 
     @tool
     async def hand_over() -> str:

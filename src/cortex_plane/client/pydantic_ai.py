@@ -149,8 +149,8 @@ class PlaneCapability(AbstractCapability[Any]):
         """After the hooks of all other capabilities: what is asked about is what runs."""
         calls = self._adapter.calls(_conversation(ctx))
         options = self._adapter.options(call.tool_name, tool_def.parameters_json_schema)
-        shown = _shown_arguments(ctx, call, args)
-        answer = await calls.authorize(call.tool_name, shown, call.tool_call_id, options)
+        arguments = _shown_arguments(ctx, call, args)
+        answer = await calls.authorize(call.tool_name, arguments, call.tool_call_id, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 raise ApprovalRequired(metadata=describe_wait(answer))
@@ -256,21 +256,21 @@ def _is_made_of(ctx: RunContext[Any], call: ToolCallPart, own: dict[str, Any], a
         first, second = (to_jsonable_python(_validate(ctx, call, own), fallback=repr) for _ in range(2))
     except ValidationError:
         return False  # Another capability mended them.
-    running = to_jsonable_python(args, fallback=repr)
-    return running.keys() == first.keys() and all(
-        running[name] == first[name] or first[name] != second[name] for name in first
+    values = to_jsonable_python(args, fallback=repr)
+    return values.keys() == first.keys() and all(
+        values[name] == first[name] or first[name] != second[name] for name in first
     )
 
 
 async def _edited_arguments(ctx: RunContext[Any], call: ToolCallPart, answer: PlaneAnswer) -> ValidatedToolArgs:
     """As the tool gets them: without a validation they would reach it as plain JSON."""
     try:
-        validated = _validate(ctx, call, answer.arguments)
+        arguments = _validate(ctx, call, answer.arguments)
         check = _tool_of(ctx, call).args_validator_func
-        checked = check(dataclasses.replace(ctx, tool_call_approved=True), **validated) if check is not None else None
-        if inspect.isawaitable(checked):
-            await checked
-        return validated
+        outcome = check(dataclasses.replace(ctx, tool_call_approved=True), **arguments) if check is not None else None
+        if inspect.isawaitable(outcome):
+            await outcome
+        return arguments
     except (ValidationError, ModelRetry) as error:
         text = f"An approver changed the arguments to some that the tool does not take: {answer.arguments}"
         raise ToolFailed(text) from error
@@ -279,10 +279,9 @@ async def _edited_arguments(ctx: RunContext[Any], call: ToolCallPart, answer: Pl
 def _validate(ctx: RunContext[Any], call: ToolCallPart, arguments: dict[str, Any]) -> ValidatedToolArgs:
     """Without the hooks of capabilities, which might change them."""
     content = to_json(arguments)
-    validated: ValidatedToolArgs = _tool_of(ctx, call).args_validator.validate_json(
-        content, context=ctx.validation_context
-    )
-    return validated
+    validator = _tool_of(ctx, call).args_validator
+    result: ValidatedToolArgs = validator.validate_json(content, context=ctx.validation_context)
+    return result
 
 
 def _tool_of(ctx: RunContext[Any], call: ToolCallPart) -> ToolsetTool[Any]:

@@ -40,16 +40,16 @@ class LastingSessions:
     def calls(self, caller: GatewayCaller, outside_id: str, session_id: str, runner: str) -> PlaneCalls:
         """The same for all calls of a session: where somebody ended it, its client does not go on in another one."""
         at = (caller.id, session_id)
-        kept = self._calls.get(at)
-        if kept is None or not kept.is_of(caller.plane):
-            kept = self._calls[at] = PlaneCalls(caller.plane, agent=self._agent, session=outside_id, runner=runner)
+        calls = self._calls.get(at)
+        if calls is None or not calls.is_of(caller.plane):
+            calls = self._calls[at] = PlaneCalls(caller.plane, agent=self._agent, session=outside_id, runner=runner)
             _bound(self._calls)
-        return kept
+        return calls
 
 
-def _bound(kept: OrderedDict[tuple[str, str], Any]) -> None:
-    while len(kept) > MAX_SESSIONS:
-        kept.popitem(last=False)
+def _bound(entries: OrderedDict[tuple[str, str], Any]) -> None:
+    while len(entries) > MAX_SESSIONS:
+        entries.popitem(last=False)
 
 
 async def _is_over(session: ExternalSession) -> bool:

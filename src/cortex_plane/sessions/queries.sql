@@ -54,9 +54,11 @@ where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.user_acc
 
 
 -- name: find_last_outside_session
--- The newest session, open or not, that an identity opened with an agent under this outside id for this person ($4), and the status of its
--- external job.
-select s.id, s.status, j.status as job_status
+-- The newest session, open or not, that an identity opened with an agent under this outside id for this person ($4),
+-- and whether its external job was cancelled:
+-- its agent completes it or lets it fail.
+select s.id, coalesce(j.status = 'CANCELLED', false) as is_cancelled,
+  s.status = 'TERMINATED' or coalesce(j.status in ('COMPLETED', 'FAILED', 'CANCELLED'), false) as is_over
 from session s
 left join job j on j.org_id = s.org_id and j.session_id = s.id and j.kind = 'external'
 where s.agent_id = $1 and s.outside_by = $2 and s.outside_id = $3 and s.user_account_id is not distinct from $4::uuid

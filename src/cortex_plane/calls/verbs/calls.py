@@ -266,9 +266,9 @@ async def _authorize(
         return None, await _same(db, actor, context.joined, None)
     if context.doubted is not None:
         if runner is not None and draft.key is not None:
-            doubted = replace(request, id=context.doubted)
-            fact = call_fact(facts_by(actor), "call_doubt_joined", doubted, key=draft.key)
-            await calls_store.join_doubt(db, actor, context.job_id, doubted, draft.key, runner, doubt_hash, fact)
+            act = replace(request, id=context.doubted)
+            fact = call_fact(facts_by(actor), "call_doubt_joined", act, key=draft.key)
+            await calls_store.join_doubt(db, actor, context.job_id, act, draft.key, runner, doubt_hash, fact)
         return None, context.doubted
     callback_id = callback_id or await _callback(db, actor, draft.callback)
     verdict = await decide_call(db, actor, context, request, covering=True)

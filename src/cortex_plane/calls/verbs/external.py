@@ -15,7 +15,7 @@ from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.model import Ending, ExternalCall, ReportedUsage, advised
 from cortex_plane.calls.store import CallContext, StoredCall, queries
 from cortex_plane.db.database import Database, NestedDatabase, NotAtHand, Row, Transaction
-from cortex_plane.gates.verbs import session_gates, session_lifecycle
+from cortex_plane.gates.verbs import session_gates
 from cortex_plane.jobs import store as jobs_store
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.jobs.model.jobs import TERMINAL, JobStatus
@@ -24,8 +24,7 @@ from cortex_plane.jobs.verbs import steering
 from cortex_plane.kernel.errors import AlreadyExists, Conflict, CortexError, InvalidInput
 from cortex_plane.kernel.ids import IdempotencyKey, new_id
 from cortex_plane.sessions import store as sessions_store
-from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus
-from cortex_plane.sessions.verbs.sessions import find_last_outside_session
+from cortex_plane.sessions.model.sessions import Session
 from cortex_plane.tenancy.model.access import Actor, ActorKind, Permission
 from cortex_plane.tenancy.verbs.frame import once_only, require_found, verb
 
@@ -192,24 +191,6 @@ async def lock_session(tx: Transaction, actor: Actor, id: UUID) -> Row:
         raise not_external()
     await calls_store.lock_asking(tx, job["id"], is_open=False)
     return require_found(await tx.row(queries.list_session_calls, id), "job")
-
-
-async def open_outside_session(db: Database, actor: Actor, agent: str, outside_id: str) -> UUID:
-    """The open session of this agent and identity that the agent's own world names; it is opened where there is none. Refused where
-    somebody ended the last one: its agent would go on as if nobody had."""
-    async with db.transaction(actor.org_id) as tx:
-        last = await find_last_outside_session(tx, actor, agent, outside_id)
-    if last is not None and last["job_status"] == JobStatus.CANCELLED:
-        raise Conflict(
-            "Somebody ended this session.",
-            code="external_over",
-            hint="Do nothing more in it. A person may start a new session of the agent.",
-        )
-    if last is not None and last["status"] != SessionStatus.TERMINATED and last["job_status"] not in TERMINAL:
-        id: UUID = last["id"]
-        return id
-    draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
-    return (await session_lifecycle.create(db, actor, draft)).id
 
 
 async def read_session(tx: Transaction, id: UUID) -> Session:

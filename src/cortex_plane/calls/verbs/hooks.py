@@ -27,9 +27,10 @@ from cortex_plane.calls.rules.pipeline import facts_by
 from cortex_plane.calls.store import queries
 from cortex_plane.calls.verbs import intents
 from cortex_plane.calls.verbs.calls import CallDemand, authorize_in
-from cortex_plane.calls.verbs.external import doubt_hash_of, open_outside_session, read_call
+from cortex_plane.calls.verbs.external import doubt_hash_of, read_call
 from cortex_plane.calls.verbs.outcomes import record_reported, settle_call
 from cortex_plane.db.database import Database
+from cortex_plane.gates.verbs.session_lifecycle import open_outside_session
 from cortex_plane.jobs.model.effects import CallStatus
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, NotFound

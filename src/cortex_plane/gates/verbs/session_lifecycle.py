@@ -17,7 +17,12 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.proof.model import SessionEvent
 from cortex_plane.sessions import store as sessions_store
 from cortex_plane.sessions.model.sessions import Session, SessionDraft, SessionKind, SessionStatus, Termination
-from cortex_plane.sessions.verbs.sessions import agent_for_new_session, end_approvals, find_outside_session
+from cortex_plane.sessions.verbs.sessions import (
+    agent_for_new_session,
+    end_approvals,
+    find_last_outside_session,
+    find_outside_session,
+)
 from cortex_plane.tenancy.model.access import Actor, Fact, Permission, scheduler_actor
 from cortex_plane.tenancy.verbs.access import find_person, require_served_person
 from cortex_plane.tenancy.verbs.frame import every_org, once_only, require_found, verb
@@ -77,6 +82,24 @@ async def _create(
 
         id, _ = await once_only(tx, actor, "sessions.create", once, make)
         return require_found(await sessions_store.get_session(tx, id, None), "session")
+
+
+async def open_outside_session(db: Database, actor: Actor, agent: str, outside_id: str) -> UUID:
+    """The open session of this agent and identity that the agent's own world names; it is opened where there is none. Refused where
+    somebody ended the last one: its agent would go on as if nobody had."""
+    async with db.transaction(actor.org_id) as tx:
+        last = await find_last_outside_session(tx, actor, agent, outside_id)
+    if last is not None and last["is_cancelled"]:
+        raise Conflict(
+            "Somebody ended this session.",
+            code="external_over",
+            hint="Do nothing more in it. A person may start a new session of the agent.",
+        )
+    if last is not None and not last["is_over"]:
+        id: UUID = last["id"]
+        return id
+    draft = SessionDraft(agent=agent, kind=SessionKind.EXTERNAL, outside_id=outside_id)
+    return (await create(db, actor, draft)).id
 
 
 async def _find_outside(
