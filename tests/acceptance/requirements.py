@@ -509,6 +509,18 @@ REQUIREMENTS = [
        " with the place of its document, each MCP session is a session, and nothing of the caller's is passed on."),
     _R("D.966", "The gateway passes the protocol's own conformance suite for what it declares."),
     _R("D.965", "The gateway's file is read strictly, and each fault names its line."),
+    # Remote workers
+    _R("D.1070", "A worker without a database runs the tools of agents over one outgoing connection; it imports no driver, and gets arguments, and of the"
+       " job only what its tools take."),
+    _R("D.1071", "Whoever dies, stands still or is cut off, the remote worker or the process of its attempts: nothing is lost, and nothing is done again but"
+       " as its tool declares, after it cannot be under way any more."),
+    _R("D.1072", "A call that reaches a remote worker late, because it or the message was held up, is not begun; no clocks are compared."),
+    _R("D.1073", "A remote worker gets jobs of its key's org and apps alone, and its connection ends at once when its key is revoked."),
+    _R("D.1074", "A worker key is for the apps that it names, and does not change the tools of an app that others publish."),
+    _R("D.1075", "Messages that no worker may send, broken frames, forged, replayed and foreign answers, and silence change nothing."),
+    _R("D.1076", "Places for remote workers are shared between orgs."),
+    _R("D.1077", "A worker key opens a link and nothing else; no other key does."),
+    _R("D.1078", "`cortex worker` without a database and without an address says both ways."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

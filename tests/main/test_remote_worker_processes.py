@@ -132,7 +132,10 @@ class Campaign:
 
 @pytest.mark.fresh_database
 @pytest.mark.proves("D.1071")
-async def test_nothing_is_repeated_and_nothing_lost_whoever_dies(urls: Urls, world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "whole"])
+async def test_nothing_is_repeated_and_nothing_lost_whoever_dies(
+    urls: Urls, world: World, tmp_path: Path, is_whole: bool
+) -> None:
     folder = tmp_path / "worker"
     folder.mkdir()
     _, secret = await secret_key(world, "remote")
@@ -140,7 +143,7 @@ async def test_nothing_is_repeated_and_nothing_lost_whoever_dies(urls: Urls, wor
     async with served(urls, tmp_path, "--processes=2", **LEASES) as api:
         for _ in range(2):
             await api.ready()
-        for phase in ("before", "after"):
+        for phase in ("before", "after") if is_whole else ("after",):
             # The worker dies.
             async with remote_process(folder, api.url, secret) as worker:
                 await worker.connected()
@@ -180,3 +183,47 @@ async def test_nothing_is_repeated_and_nothing_lost_whoever_dies(urls: Urls, wor
             assert "too-late" not in (folder / "acts").read_text()
         assert await api.end(signal.SIGTERM) == 0
     assert await whole(world)
+
+
+async def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CORTEX_", "DATABASE_", "PG"))}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=folder, env={**clean, "PYTHONPATH": str(REPOSITORY), **environment},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(WAIT_SECONDS):
+        output, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, " ".join(output.decode().split())
+
+
+@pytest.mark.proves("D.1078")
+async def test_a_worker_without_a_database_and_an_address_says_both_ways(tmp_path: Path) -> None:
+    status, output = await run(tmp_path, "-m", "cortex_plane", "worker", "--app", "tests.fixtures.remote_app:app")
+    assert status == 1
+    assert "DATABASE_URL" in output
+    assert "cortex worker --url" in output
+    assert os.listdir(tmp_path) == [], "and leaves nothing behind"  # noqa: PTH208 -- a look at a folder of this test
+
+
+@pytest.mark.proves("D.1070")
+async def test_a_remote_worker_imports_nothing_of_a_database(tmp_path: Path) -> None:
+    code = (
+        "import sys, cortex_plane.main.remote_worker, tests.fixtures.remote_app\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'asyncpg', 'structlog', 'starlette', 'mcp', 'uuid_utils'}"
+        " | {name for name in sys.modules if name.startswith('cortex_plane.db')}))"
+    )
+    assert await run(tmp_path, "-c", code) == (0, "[]")
+
+
+@pytest.mark.proves("D.1070")
+async def test_what_a_remote_worker_cannot_run_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "coded.py").write_text(
+        "from cortex_plane.worker.tools.app import App\napp = App('coded')\n@app.agent\nasync def run(ctx): pass\n"
+    )
+    command = ("-m", "cortex_plane", "worker", "--url", "http://127.0.0.1:9", "--app", "coded:app")
+    status, output = await run(tmp_path, *command, CORTEX_KEY="cortex_key_x")
+    assert status == 1
+    assert "code agents" in output
+    status, output = await run(tmp_path, *command)
+    assert (status, "worker key" in output) == (1, True)
