@@ -181,7 +181,8 @@ async def test_nothing_is_repeated_and_nothing_lost_whoever_dies(
             await campaign.judge(*ids, "before")
             assert late.status is JobStatus.PAUSED
             assert "too-late" not in (folder / "acts").read_text()
-        assert await api.end(signal.SIGTERM) == 0
+            assert await api.end(signal.SIGTERM) == 0, "no link keeps the plane from ending"
+            assert await worker.end(signal.SIGTERM) == 0
     assert await whole(world)
 
 

@@ -35,7 +35,8 @@ MAX_TOOLS, MAX_APPS = 500, 50
 _STRICT = ConfigDict(extra="forbid")
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Text = Annotated[str, Field(max_length=100_000)]
-_Line = Annotated[str, Field(max_length=200)]
+_Line = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f]*$")]
+_Note = Annotated[str, Field(max_length=10_000)]
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class Hello:
     kind: Literal["hello"] = "hello"
     version: int
     release: _Line
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: _Line
     host: _Line
     pid: int
     concurrency: Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
@@ -96,7 +97,7 @@ class Welcome:
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
-class Refusal:
+class WorkerRefusal:
     """The plane does not take this worker, or not any more: connecting again is of no use before something changes."""
 
     kind: Literal["refusal"] = "refusal"
@@ -113,7 +114,7 @@ class Beat:
     tick: float = 0.0
 
 
-class Target(StrEnum):
+class InvokeTarget(StrEnum):
     """Which function of an app is called."""
 
     TOOL = "tool"
@@ -123,7 +124,7 @@ class Target(StrEnum):
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
-class CallContext:
+class JobContext:
     """What a tool sees of its job, besides its arguments."""
 
     org_id: UUID
@@ -145,7 +146,7 @@ class Invoke:
 
     kind: Literal["invoke"] = "invoke"
     id: UUID
-    target: Target
+    target: InvokeTarget
     app: Slug
     name: _Name
     arguments: str
@@ -153,7 +154,7 @@ class Invoke:
     timeout_seconds: float
     begin_before: float | None
     """What the worker's clock must not have reached when the call begins. None: it may begin at any time."""
-    context: CallContext | None
+    context: JobContext | None
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
@@ -174,7 +175,7 @@ class Returned:
     """JSON."""
     state: dict[str, str | None] | None = None
     """What the tool changed of the agent's state: JSON by key, null for what it deleted."""
-    end_reason: str | None = None
+    end_reason: _Note | None = None
     """Why the tool ends the session, if it does."""
 
 
@@ -193,8 +194,8 @@ class Failed:
     kind: Literal["failed"] = "failed"
     id: UUID
     failure: FailureKind
-    message: _Text = ""
-    hint: _Text = ""
+    message: _Note = ""
+    hint: _Note = ""
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
@@ -213,7 +214,7 @@ class Goodbye:
 
 
 FromWorker = Hello | Beat | Returned | Failed | Leaving
-FromPlane = Welcome | Refusal | Beat | Invoke | Cancel | Goodbye
+FromPlane = Welcome | WorkerRefusal | Beat | Invoke | Cancel | Goodbye
 Message = FromWorker | FromPlane
 _readers: Final[dict[str, TypeAdapter[Any]]] = {
     "worker": TypeAdapter(Annotated[FromWorker, Field(discriminator="kind")]),

@@ -18,14 +18,14 @@ from cortex_plane.agents.model.tools import DidNotHappen, Happened, InvalidApp, 
 from cortex_plane.jobs.model.remote_work import (
     MAX_CONCURRENCY,
     MAX_RESULT_BYTES,
-    CallContext,
     Failed,
     FailureKind,
     Invoke,
+    InvokeTarget,
+    JobContext,
     OfferedApp,
     OfferedTool,
     Returned,
-    Target,
 )
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
@@ -110,9 +110,9 @@ class AppFunctions:
         if app is None:
             raise ToolError(f"This worker did not load the app `{invoke.app}`.")
         arguments = orjson.loads(invoke.arguments)
-        if invoke.target in (Target.TOOL, Target.PROBE):
+        if invoke.target in (InvokeTarget.TOOL, InvokeTarget.PROBE):
             return await self._call_tool(app, invoke, arguments)
-        functions = app.triggers if invoke.target is Target.TRIGGER else app.validators
+        functions = app.triggers if invoke.target is InvokeTarget.TRIGGER else app.validators
         if (function := functions.get(invoke.name)) is None:
             raise ToolError(f"The app `{invoke.app}` has no {invoke.target.value} `{invoke.name}`.")
         value = await self._begin(invoke, run_function(functools.partial(function, *arguments), {}))
@@ -130,7 +130,7 @@ class AppFunctions:
         context = _tool_context(invoke.context)
         if invoke.begin_before is not None and ticks() >= invoke.begin_before:
             return Failed(id=invoke.id, failure=FailureKind.LATE)
-        if invoke.target is Target.PROBE:
+        if invoke.target is InvokeTarget.PROBE:
             answer = await self._begin(invoke, tool.ask_probe(values, context))
             return Returned(id=invoke.id, result=canonical(_probe_answer(answer)).decode())
         try:
@@ -147,7 +147,7 @@ class AppFunctions:
         return await within(invoke.timeout_seconds, call, self._limits)
 
 
-def _tool_context(context: CallContext | None) -> ToolContext:
+def _tool_context(context: JobContext | None) -> ToolContext:
     if context is None:
         # The tool takes none: nobody looks at it.
         return _NO_CONTEXT

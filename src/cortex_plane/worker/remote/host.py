@@ -26,10 +26,10 @@ from cortex_plane.jobs.model.remote_work import (
     Hello,
     Leaving,
     LinkClosed,
-    Refusal,
     Returned,
     Welcome,
     WorkerLink,
+    WorkerRefusal,
     encode_message,
 )
 from cortex_plane.jobs.verbs.remote_workers import CheckKey, admit_worker
@@ -175,7 +175,7 @@ class _Connection:
 
     async def _refuse(self, error: CortexError) -> None:
         log.warning("remote worker refused", org_id=str(self._actor.org_id), reason=error.message)
-        await self._send(Refusal(code=error.code, message=error.message[:8000], hint=error.hint[:8000]))
+        await self._send(WorkerRefusal(code=error.code, message=error.message[:8000], hint=error.hint[:8000]))
 
     async def _hello(self) -> Hello:
         async with asyncio.timeout(HELLO_SECONDS):
@@ -192,7 +192,8 @@ class _Connection:
         return hello
 
     async def _admit(self, hello: Hello) -> JobRunner:
-        apps = [stand_in_app(self._calls, offer) for offer in hello.apps]
+        # In a thread, because somebody else wrote the schemas, and there may be many.
+        apps = await asyncio.to_thread(lambda: [stand_in_app(self._calls, offer) for offer in hello.apps])
         if len({app.name for app in apps}) < len(apps):
             raise InvalidInput("The worker offers an app twice.", code="invalid_app")
         await admit_worker(self._parts.db, self._actor, {app.name: app.versions for app in apps})

@@ -24,9 +24,9 @@ from cortex_plane.jobs.model.remote_work import (
     Invoke,
     Leaving,
     LinkClosed,
-    Refusal,
     Welcome,
     WorkerLink,
+    WorkerRefusal,
     encode_message,
 )
 from cortex_plane.kernel.errors import SetupError, TooMany, Unavailable
@@ -39,6 +39,8 @@ log = logging.getLogger("cortex_plane.worker")
 Connect = Callable[[], AbstractAsyncContextManager[WorkerLink]]
 WELCOME_SECONDS = 20.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+STEADY_SECONDS = 5.0
+"""A link that lasted so long was a good one: after it the first pause is short again."""
 GRACE_SECONDS = 65.0
 """How long a worker that stops waits for what it runs."""
 
@@ -61,7 +63,6 @@ class RemoteWorker:
         self._calls: dict[UUID, asyncio.Task[None]] = {}
         """What runs, by the id of its sending. It goes on where its link ends: nobody waits for it then."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._was_welcome = False
 
     def stop(self) -> None:
         """Take nothing new; finish what runs."""
@@ -72,13 +73,13 @@ class RemoteWorker:
         again would not change: a wrong key, an app that the key does not name."""
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
-            self._was_welcome = False
+            began = ticks()
             try:
                 async with self._connect() as link:
                     await self._serve(link, on_ready)
             except (Unavailable, TooMany, LinkClosed, TimeoutError) as error:
                 log.warning("not connected: %s", error or "the plane does not answer")
-            pause = FIRST_PAUSE if self._was_welcome else min(2 * pause, LONGEST_PAUSE)
+            pause = FIRST_PAUSE if ticks() - began > STEADY_SECONDS else min(2 * pause, LONGEST_PAUSE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311 -- jitter
                     await self._stopping.wait()
@@ -94,11 +95,10 @@ class RemoteWorker:
         await link.send(encode_message(hello))
         async with asyncio.timeout(WELCOME_SECONDS):
             answer = remote_work.read_plane_message(await link.receive())
-        if isinstance(answer, Refusal):
+        if isinstance(answer, WorkerRefusal):
             raise SetupError(answer.message, code=answer.code, hint=answer.hint)
         if not isinstance(answer, Welcome):
             raise LinkClosed("the plane did not welcome this worker")
-        self._was_welcome = True
         on_ready(answer.worker_id)
         duties = [asyncio.create_task(self._beat(link, answer.beat_seconds)), asyncio.create_task(self._leave(link))]
         try:
@@ -124,7 +124,7 @@ class RemoteWorker:
                 case Cancel():
                     if (call := self._calls.get(message.id)) is not None:
                         call.cancel()
-                case Refusal():
+                case WorkerRefusal():
                     raise SetupError(message.message, code=message.code, hint=message.hint)
                 case Goodbye():
                     log.info("the plane said goodbye: %s", message.reason)

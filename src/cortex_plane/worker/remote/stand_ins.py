@@ -23,17 +23,17 @@ from cortex_plane.agents.model.tools import (
     is_tool_name,
 )
 from cortex_plane.jobs.model.remote_work import (
-    CallContext,
     Cancel,
     Failed,
     FailureKind,
     FromPlane,
     Invoke,
+    InvokeTarget,
+    JobContext,
     LinkClosed,
     OfferedApp,
     OfferedTool,
     Returned,
-    Target,
 )
 from cortex_plane.kernel import schemas
 from cortex_plane.kernel.canonical import canonical
@@ -148,28 +148,28 @@ class StandInTool(Tool):
         return self._calls.is_under_way(invocation_id)
 
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
-        return self._value(await self._invoke(Target.TOOL, values, context, None), context)
+        return self._value(await self._invoke(InvokeTarget.TOOL, values, context, None), context)
 
     async def send(self, values: Mapping[str, Any], context: ToolContext, last_moment: float) -> Any:
-        return self._value(await self._invoke(Target.TOOL, values, context, last_moment), context)
+        return self._value(await self._invoke(InvokeTarget.TOOL, values, context, last_moment), context)
 
     async def ask_probe(self, values: Mapping[str, Any], context: ToolContext) -> Happened | DidNotHappen | None:
         if self.on_uncertain is not OnUncertain.PROBE:
             raise InvalidApp(f"The tool `{self.name}` has no probe.")
-        answer = await self._invoke(Target.PROBE, values, context, None)
+        answer = await self._invoke(InvokeTarget.PROBE, values, context, None)
         content = orjson.loads(answer.result)
         if not isinstance(content, dict) or "happened" not in content:
             return None
         return Happened(content.get("result")) if content["happened"] is True else DidNotHappen()
 
     async def _invoke(
-        self, target: Target, values: Mapping[str, Any], context: ToolContext, last_moment: float | None
+        self, target: InvokeTarget, values: Mapping[str, Any], context: ToolContext, last_moment: float | None
     ) -> Returned:
         begin_before = None if last_moment is None else self._calls.worker_tick(last_moment)
         invoke = Invoke(
             id=new_id(), target=target, app=self._app, name=self.name, arguments=canonical(values).decode(),
             timeout_seconds=self.timeout_seconds, begin_before=begin_before,
-            context=_call_context(context) if self._takes_context else None,
+            context=_job_context(context) if self._takes_context else None,
         )  # fmt: skip
         return _returned(await self._calls.run(invoke, context.invocation_id))
 
@@ -203,8 +203,8 @@ def _returned(answer: Returned | Failed) -> Returned:
     raise CallStopped(answer.message)
 
 
-def _call_context(context: ToolContext) -> CallContext:
-    return CallContext(
+def _job_context(context: ToolContext) -> JobContext:
+    return JobContext(
         org_id=context.org_id, session_id=context.session_id, job_id=context.job_id, agent_id=context.agent_id,
         invocation_id=context.invocation_id, step=context.step, attempt=context.attempt,
         state={key: value.decode() for key, value in context.state.entries.items()},
@@ -223,13 +223,13 @@ def stand_in_app(calls: RemoteCalls, offer: OfferedApp) -> App:
             f"The app `{app.name}` has tools whose names no app may have, or twice: {sorted(missing)[:5]}."
         )
     for name in offer.triggers:
-        app.trigger(name)(_gate_function(calls, app.name, Target.TRIGGER, name))
+        app.trigger(name)(_gate_function(calls, app.name, InvokeTarget.TRIGGER, name))
     for name in offer.validators:
-        app.validator(name)(_gate_function(calls, app.name, Target.VALIDATOR, name))
+        app.validator(name)(_gate_function(calls, app.name, InvokeTarget.VALIDATOR, name))
     return app
 
 
-def _gate_function(calls: RemoteCalls, app: str, target: Target, name: str) -> Callable[..., Awaitable[Any]]:
+def _gate_function(calls: RemoteCalls, app: str, target: InvokeTarget, name: str) -> Callable[..., Awaitable[Any]]:
     async def ask(*arguments: Any) -> Any:
         invoke = Invoke(
             id=new_id(), target=target, app=app, name=name, arguments=canonical(list(arguments)).decode(),
