@@ -1552,7 +1552,7 @@ declare
   started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
-  select w.org_id into only_org from worker w
+  select w.claims_for into only_org from worker w
   where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null;
   if not found then
     raise exception using errcode = 'CX409', detail = 'lease_expired',
@@ -5005,7 +5005,7 @@ CREATE FUNCTION public.register_worker(p_id uuid, p_name text, p_host text, p_pi
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  insert into worker (id, name, host, pid, apps, concurrency, expires_at, org_id)
+  insert into worker (id, name, host, pid, apps, concurrency, expires_at, claims_for)
   values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease, p_org)
   on conflict (id) do update set expires_at = excluded.expires_at, stopped_at = null
   returning expires_at
@@ -7168,7 +7168,7 @@ CREATE TABLE public.tool_version (
     implementation text,
     hints jsonb,
     declares_risk boolean DEFAULT false NOT NULL,
-    org_id uuid,
+    publisher uuid,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
 
@@ -7182,7 +7182,7 @@ CREATE TABLE public.worker (
     started_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     stopped_at timestamp with time zone,
-    org_id uuid
+    claims_for uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 
@@ -8168,12 +8168,6 @@ ALTER TABLE ONLY public.team
 
 ALTER TABLE ONLY public.tool_confirmation
     ADD CONSTRAINT tool_confirmation_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
-
-ALTER TABLE ONLY public.tool_version
-    ADD CONSTRAINT tool_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
-
-ALTER TABLE ONLY public.worker
-    ADD CONSTRAINT worker_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
 ALTER TABLE public.account_link ENABLE ROW LEVEL SECURITY;
 

@@ -244,7 +244,7 @@ declare
   started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
-  select w.org_id into only_org from worker w
+  select w.claims_for into only_org from worker w
   where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null;
   if not found then
     raise exception using errcode = 'CX409', detail = 'lease_expired',

@@ -9,7 +9,7 @@ create or replace function register_worker(
   p_org uuid default null)
   returns timestamptz
   language sql volatile set search_path = public, pg_temp as $$
-  insert into worker (id, name, host, pid, apps, concurrency, expires_at, org_id)
+  insert into worker (id, name, host, pid, apps, concurrency, expires_at, claims_for)
   values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease, p_org)
   on conflict (id) do update set expires_at = excluded.expires_at, stopped_at = null
   returning expires_at

@@ -12,8 +12,9 @@ alter table api_key add constraint chk_api_key_permissions check (case kind
   when 'worker' then cardinality(permissions) > 0
   else permissions = '{}' end);
 
--- The one org whose jobs a worker claims; null: those of all. Such a worker runs tools and code elsewhere, over a connection.
-alter table worker add column org_id uuid references org (id);
-
--- The org whose worker published a version first; null: a worker beside the database. Nobody else's worker changes the tools of its app.
-alter table tool_version add column org_id uuid references org (id);
+-- Workers and tools belong to no org, and every org's rows stand beside each other here. These two columns are no references: nothing is
+-- found by them but what the plane itself compares, and no tenant reads them.
+-- The one org whose jobs a worker claims; null: those of all. Such a worker runs tools elsewhere, over a connection.
+alter table worker add column claims_for uuid;
+-- The org whose remote worker published a version first; null: a worker beside the database. Nobody else's worker changes the tools of its app.
+alter table tool_version add column publisher uuid;
