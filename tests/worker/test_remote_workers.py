@@ -27,6 +27,7 @@ from cortex_plane.worker.remote.host import HostParts, RemoteWorkers
 from cortex_plane.worker.remote.runner import RemoteWorker
 from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
+from tests.fixtures.gated import Desk, atlas, gate, get, governed, question, say
 from tests.fixtures.people import World
 from tests.fixtures.workers import (
     FAST,
@@ -517,3 +518,69 @@ async def test_places_are_shared_between_orgs(world: World, monkeypatch: pytest.
     hosts.stop()
     with pytest.raises(CortexError), hosts.place(world.org_id):
         pass
+
+
+@pytest.mark.proves("D.1070")
+async def test_triggers_and_validators_of_gates_run_in_the_remote_worker(world: World) -> None:
+    desk, seen = Desk(), list[tuple[Any, ...]]()
+
+    @desk.app.trigger("mood")
+    def mood(text: str, params: dict[str, Any]) -> bool:
+        seen.append((text, params))
+        return "terrible" in text
+
+    @desk.app.validator("calm-name")
+    async def check(answer: Any) -> str | None:
+        seen.append((answer,))
+        return None if answer == "Ada" else "somebody else"
+
+    trigger = {"type": "custom", "trigger_id": "mood", "params": {"threshold": -0.5}}
+    asks = question("name", "text", "Your name?", validation={"custom_validator": "calm-name"})
+    script = [turn(get()), turn(say("upset", name="Bob")), turn(say("upset", name="Ada")), turn(get())]
+    agent = await governed(world, atlas(gate("upset", trigger, questions=[asks])), *script)
+    async with remote_worker(world, desk.app):
+        job = await ended(world, await submit(world, agent, {"text": "This is terrible"}))
+    assert (job.status, desk.done) == (JobStatus.COMPLETED, ["get 1"])
+    assert seen == [("This is terrible", {"threshold": -0.5}), ("Bob",), ("Ada",)]
+
+
+@pytest.mark.proves("D.1071")
+async def test_a_call_that_takes_too_long_is_over_where_it_ran(world: World) -> None:
+    ended_there = asyncio.Event()
+    app = App("tests")
+
+    @app.tool(timeout=0.2)
+    async def act() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended_there.set()
+
+    agent = await make_agent(world, [turn(call("act"))])
+    async with remote_worker(world, app):
+        job = await ended(world, await submit(world, agent))
+        assert ended_there.is_set()
+    (slow,) = (await steps_of(world, job.id))[0].calls
+    assert (job.status, slow.status) == (JobStatus.PAUSED, "uncertain")
+    assert slow.error == "`act` did not answer within 0.2 s."
+    assert "job_sleeps" not in await actions(world, job), "the worker said so: nobody waits for what is over"
+
+
+@pytest.mark.proves("D.1073")
+async def test_a_worker_that_stops_finishes_its_calls_and_hands_its_jobs_back(world: World) -> None:
+    gate_, acts = Gate(), list[str]()
+    agent = await make_agent(world, [turn(call("act")), turn(call("act"))])
+    async with remote_worker(world, gated_app(gate_, acts)) as remote:
+        id = await submit(world, agent)
+        await gate_.entered.wait()
+        remote.worker.stop()
+        await asyncio.sleep(0)
+        gate_.opened.set()
+        async with asyncio.timeout(10):
+            await remote.settled()
+    (first,) = (await steps_of(world, id))[0].calls
+    assert (first.status, len(acts)) == ("completed", 1)
+    assert (await jobs.get(world.db, world.admin.actor, id)).status is JobStatus.RUNNING, "whoever has the app goes on"
+    async with remote_worker(world, gated_app(gate_, acts)):
+        assert (await ended(world, id)).status is JobStatus.COMPLETED
+    assert len(acts) == 2
