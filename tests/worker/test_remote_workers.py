@@ -22,6 +22,7 @@ from cortex_plane.tenancy.model.access import Actor, KeyDraft
 from cortex_plane.tenancy.verbs import frame, keys
 from cortex_plane.worker.limits import ticks
 from cortex_plane.worker.remote import host as host_module
+from cortex_plane.worker.remote import stand_ins
 from cortex_plane.worker.remote.functions import offered_app
 from cortex_plane.worker.remote.host import HostParts, RemoteWorkers
 from cortex_plane.worker.remote.runner import RemoteWorker
@@ -584,3 +585,36 @@ async def test_a_worker_that_stops_finishes_its_calls_and_hands_its_jobs_back(wo
     async with remote_worker(world, gated_app(gate_, acts)):
         assert (await ended(world, id)).status is JobStatus.COMPLETED
     assert len(acts) == 2
+
+
+@pytest.mark.proves("D.1071")
+async def test_a_call_of_which_the_worker_says_nothing_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may still go on there, so nobody is asked before that cannot be."""
+    monkeypatch.setattr(stand_ins, "LAST_WORD_SECONDS", 0.01)
+    app = App("tests")
+
+    @app.tool(timeout=0.1)
+    async def act() -> None: ...
+
+    agent = await make_agent(world, [turn(call("act"))])
+    hosts = RemoteWorkers(HostParts(db=world.db, master_key=KEY, settings=BRISK))
+    async with raw_link(world, await worker_key(world, "tests"), hosts) as link:
+        await link.send(hello(app))
+        await next_of(link, "welcome")
+        id = await submit(world, agent)
+        invoke = await next_of(link, "invoke")
+        assert (await next_of(link, "cancel"))["id"] == invoke["id"]
+        job = await until(world, id, JobStatus.SLEEPING, JobStatus.PAUSED)
+        assert job.status is JobStatus.SLEEPING
+        beating = asyncio.create_task(_beat(link))
+        assert (await ended(world, id)).status is JobStatus.PAUSED
+        beating.cancel()
+    await hosts.close()
+
+
+async def _beat(link: MemoryLink) -> None:
+    while True:
+        await link.send(remote_work.encode_message(remote_work.Beat(tick=ticks())))
+        await asyncio.sleep(0.1)
