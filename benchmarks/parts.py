@@ -38,6 +38,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "audit": {"sizes": (1_000, 2_000)},
         "streams": {"streams": 10},
         "streaming": {"rounds": 1},
+        "remote_steps": {"rounds": 1, "count": 16},
         "guards": {"rounds": 1, "count": 16},
         "grpc_checks": {"rounds": 1, "count": 128},
         "gateway": {"rounds": 1, "count": 16},

@@ -552,6 +552,18 @@ REQUIREMENTS = [
     _R("D.1097", "Settings of coding agents are not written through links that a repository brings."),
     _R("D.1098", "Each starter policy asks before a file is read in which the plane's key may stand."),
     _R("D.1099", "Hooks of a session with many calls read only those that may wait for a person."),
+    # Remote workers
+    _R("D.1070", "A worker without a database runs the tools of agents over one outgoing connection; it imports no driver, and gets arguments, and of the"
+       " job only what its tools take."),
+    _R("D.1071", "Whoever dies, stands still or is cut off, the remote worker or the process of its attempts: nothing is lost, and nothing is done again but"
+       " as its tool declares, after it cannot be under way any more."),
+    _R("D.1072", "A call that reaches a remote worker late, because it or the message was held up, is not begun; no clocks are compared."),
+    _R("D.1073", "A remote worker gets jobs of its key's org and apps alone, and its connection ends at once when its key is revoked."),
+    _R("D.1074", "A worker key is for the apps that it names, and does not change the tools of an app that others publish."),
+    _R("D.1075", "Messages that no worker may send, broken frames, forged, replayed and foreign answers, and silence change nothing."),
+    _R("D.1076", "Places for remote workers are shared between orgs."),
+    _R("D.1077", "A worker key opens a link and nothing else; no other key does."),
+    _R("D.1078", "`cortex worker` without a database and without an address says both ways."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

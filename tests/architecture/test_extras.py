@@ -102,6 +102,7 @@ import importlib, pkgutil
 import cortex_plane
 for name in cortex_plane.__all__:
     getattr(cortex_plane, name)
+import cortex_plane.main.remote_worker
 for name in ("client", "cli"):
     package = importlib.import_module(f"cortex_plane.{{name}}")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -135,6 +136,7 @@ for name in ("client", "cli"):
 )
 def test_a_command_whose_extra_is_missing_says_so_in_one_line(tmp_path: Path, words: list[str], extra: str) -> None:
     (tmp_path / "atlas.yaml").write_text("atlas_id: com.acme.empty\n")
+    (tmp_path / ".cortex").mkdir()  # without a plane there `cortex worker` asks for the address of one
     done = command(tmp_path, *words)
     assert done.returncode == 1
     assert done.stdout == ""

@@ -1588,6 +1588,7 @@ declare
   skip uuid[] := '{}';
   orgs uuid[];
   org uuid;
+  only_org uuid;
   slots integer;
   most integer;
   room integer;
@@ -1603,13 +1604,16 @@ declare
   started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
-  if not exists (
-    select from worker w where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null) then
+  select w.claims_for into only_org from worker w
+  where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null;
+  if not found then
     raise exception using errcode = 'CX409', detail = 'lease_expired',
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
+    -- A worker of one org looks at no other.
+    orgs := case when only_org is null then find_orgs_in_turn(p_apps, due, at_org, skip, at_once)
+      when only_org = any (skip) then '{}' else array[only_org] end;
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));
@@ -5026,12 +5030,12 @@ begin
 end
 $$;
 
-CREATE FUNCTION public.register_worker(p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval) RETURNS timestamp with time zone
+CREATE FUNCTION public.register_worker(p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval, p_org uuid DEFAULT NULL::uuid) RETURNS timestamp with time zone
     LANGUAGE sql
     SET search_path TO 'public', 'pg_temp'
     AS $$
-  insert into worker (id, name, host, pid, apps, concurrency, expires_at)
-  values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease)
+  insert into worker (id, name, host, pid, apps, concurrency, expires_at, claims_for)
+  values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease, p_org)
   on conflict (id) do update set expires_at = excluded.expires_at, stopped_at = null
   returning expires_at
 $$;
@@ -6040,8 +6044,19 @@ CREATE TABLE public.api_key (
     owner_id uuid,
     mac bytea,
     CONSTRAINT chk_api_key_hash CHECK ((length(secret_hash) = 32)),
-    CONSTRAINT chk_api_key_kind CHECK ((((kind = 'person'::text) AND (user_account_id IS NOT NULL) AND (roles = '{}'::text[])) OR ((kind = 'service'::text) AND (user_account_id IS NULL) AND (cardinality(roles) > 0)))),
-    CONSTRAINT chk_api_key_permissions CHECK ((((kind = 'service'::text) OR (permissions = '{}'::text[])) AND (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text, 'session.on_behalf'::text]))),
+    CONSTRAINT chk_api_key_kind CHECK (
+CASE kind
+    WHEN 'person'::text THEN ((user_account_id IS NOT NULL) AND (roles = '{}'::text[]))
+    WHEN 'service'::text THEN ((user_account_id IS NULL) AND (cardinality(roles) > 0))
+    WHEN 'worker'::text THEN ((user_account_id IS NULL) AND (roles = '{}'::text[]))
+    ELSE false
+END),
+    CONSTRAINT chk_api_key_permissions CHECK (
+CASE kind
+    WHEN 'service'::text THEN (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text])
+    WHEN 'worker'::text THEN (cardinality(permissions) > 0)
+    ELSE (permissions = '{}'::text[])
+END),
     CONSTRAINT chk_api_key_roles CHECK ((roles <@ ARRAY['admin'::text, 'steward'::text, 'operator'::text, 'approver'::text, 'member'::text, 'guest'::text]))
 );
 
@@ -7229,6 +7244,7 @@ CREATE TABLE public.tool_version (
     implementation text,
     hints jsonb,
     declares_risk boolean DEFAULT false NOT NULL,
+    publisher uuid,
     CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
 );
 
@@ -7241,7 +7257,8 @@ CREATE TABLE public.worker (
     concurrency integer NOT NULL,
     started_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
     expires_at timestamp with time zone NOT NULL,
-    stopped_at timestamp with time zone
+    stopped_at timestamp with time zone,
+    claims_for uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05');
 

@@ -42,6 +42,7 @@ CLAIMER_READS = {
     "agent_version": {"org_id", "agent_id", "version", "resource_limits"},
     "worker": {
         "id", "name", "host", "pid", "apps", "concurrency", "started_at", "expires_at", "stopped_at",
+        "claims_for",
     },
 }  # fmt: skip
 

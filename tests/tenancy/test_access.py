@@ -35,9 +35,9 @@ def actor(*roles: Role, kind: ActorKind = ActorKind.PERSON, platform: bool = Fal
     )
 
 
-def test_every_permission_has_an_entry_and_only_the_platforms_own_has_no_role() -> None:
+def test_every_permission_has_an_entry_and_only_those_of_platform_and_workers_have_no_role() -> None:
     assert set(GRANTS) == set(Permission)
-    assert {permission for permission, roles in GRANTS.items() if not roles} == PLATFORM_ONLY
+    assert {permission for permission, roles in GRANTS.items() if not roles} == PLATFORM_ONLY | {Permission.WORKER_RUN}
 
 
 def test_an_admin_may_do_everything_that_a_role_may() -> None:

@@ -49,10 +49,10 @@ async def test_a_persons_key_acts_as_the_person_and_a_services_key_with_its_own_
 
 async def test_a_key_belongs_to_a_person_or_to_a_service(http: httpx.AsyncClient, world: World) -> None:
     member = str(world.admin.actor.user_account_id)
-    for draft in ({}, {"member_id": member, "roles": ["member"]}):
+    for draft in ({}, {"member_id": member, "roles": ["member"]}, {"roles": ["member"], "apps": ["acme"]}):
         refused = await http.post("/v1/keys", json={"name": "laptop", **draft}, headers=world.admin.headers)
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
-        assert "not both" in refused.json()["hint"]
+        assert "Give one of" in refused.json()["hint"]
 
 
 @pytest.mark.proves("D.6")

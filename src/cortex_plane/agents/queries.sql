@@ -111,8 +111,8 @@ with newest as (
 ), made as (
   insert into tool_version (
     app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
-    implementation, hints, declares_risk)
-  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    implementation, hints, declares_risk, publisher)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
   on conflict (app, name, digest) do update set declares_risk = excluded.declares_risk,
     published_at = case when excluded.digest is distinct from (select n.digest from newest n) then plane_now()
       else tool_version.published_at end
@@ -121,6 +121,15 @@ with newest as (
   returning digest
 )
 select (select n.digest from newest n where n.digest <> made.digest) as before from made
+
+
+-- name: foreign_tools
+-- The newest version of each tool in the apps of which others published a version first.
+select distinct on (v.app, v.name) v.app, v.name, v.digest
+from tool_version v
+where v.app = any ($2::text[])
+  and exists (select from tool_version o where o.app = v.app and o.publisher is distinct from $1::uuid)
+order by v.app, v.name, v.published_at desc
 
 
 -- name: list_tool_versions

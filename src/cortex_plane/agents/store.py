@@ -22,19 +22,25 @@ async def list_agents(tx: Transaction, position: After, limit: int, status: Agen
     return page(Agent, await tx.rows(queries.list_agents, *after(position), limit + 1, status), limit)
 
 
-async def publish_tools(db: Database, versions: Sequence[ToolVersion]) -> list[ToolVersion]:
-    """Those that take the place of another version."""
+async def publish_tools(db: Database, versions: Sequence[ToolVersion], org_id: UUID | None = None) -> list[ToolVersion]:
+    """Those that take the place of another version. ``org_id``: of the worker key of a remote worker."""
     new_versions = []
     async with db.transaction(NOBODY) as tx:
         for version in versions:
             before = await tx.value(
                 queries.publish_tools, version.app, version.name, version.digest, version.description,
                 version.parameters, version.read_only, version.risk, version.timeout_seconds, version.on_uncertain,
-                version.server, version.remote_name, version.implementation, version.hints, version.declares_risk,
+                version.server, version.remote_name, version.implementation, version.hints, version.declares_risk, org_id,
             )  # fmt: skip
             if before is not None:
                 new_versions.append(version)
     return new_versions
+
+
+async def foreign_tools(tx: Transaction, org_id: UUID, apps: Sequence[str]) -> dict[tuple[str, str], str]:
+    """The newest digest of each tool, by app and name, of those of these apps for which not only this org has published tools."""
+    rows = await tx.rows(queries.foreign_tools, org_id, list(apps))
+    return {(row["app"], row["name"]): row["digest"] for row in rows}
 
 
 async def list_tools(db: Database) -> list[ToolVersion]:

@@ -133,7 +133,7 @@ def delete_team(team: str) -> None:
     say(f"deleted {team}")
 
 
-key_app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services.")
+key_app = typer.Typer(no_args_is_help=True, help="API keys: your own, and those of services and workers.")
 
 
 @key_app.command("create")
@@ -145,15 +145,23 @@ def create_key(
         list[Grantable] | None,
         Option("--permission", help="What the service may do by name; may be given several times."),
     ] = None,
+    worker: Annotated[bool, Option("--worker", help="For a worker without a database; needs --app.")] = False,
+    app: Annotated[
+        list[str] | None, Option("--app", help="An app whose jobs the worker may run; may be given several times.")
+    ] = None,
     expires_in_days: Annotated[int | None, Option(min=1, max=3650)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key for you, or for a service, and print it once. Your key ends with the one that you make it with."""
-    if service != bool(role) or (permission and not service):
+    """Create a key for you, for a service or for a worker, and print it once. Your key ends with the one that you make it with."""
+    if service != bool(role) or worker != bool(app) or (service and worker) or (permission and not service):
         raise InvalidInput(
-            "A key is for you, or for a service (`--service --role ROLE`).", hint="See `cortex key create --help`."
+            "A key is for you, for a service (`--service --role ROLE`), or for a worker (`--worker --app APP`).",
+            hint="See `cortex key create --help`.",
         )
-    if service:
+    if worker:
+        draft = KeyDraft(name=name, apps=app, expires_in_days=expires_in_days)
+        new = run(lambda plane: plane.keys.create(draft))
+    elif service:
         draft = KeyDraft(name=name, roles=role, permissions=permission or [], expires_in_days=expires_in_days)
         new = run(lambda plane: plane.keys.create(draft))
     else:

@@ -101,6 +101,13 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._expect(_Part.NOTHING)
         super().on_message_complete()
 
+    def handle_websocket_upgrade(self) -> None:
+        """From now on the connection is somebody else's."""
+        self._expect(_Part.NOTHING)
+        self._cancel_timer()
+        self._cancel_reader_timer()
+        super().handle_websocket_upgrade()
+
     def _expect(self, part: _Part, seconds: float = 0.0) -> None:
         """A timer that fires earlier is kept, because it checks the deadline again. So most requests set none."""
         self._part = part

@@ -351,7 +351,7 @@ update job j set checkpoint_mac = m.mac from unnest($1::uuid[], $2::bytea[]) as 
 
 -- name: list_workers
 select w.id, w.name, w.host, w.pid, w.apps, w.concurrency, w.started_at, w.expires_at, w.stopped_at,
-  w.stopped_at is null and w.expires_at > plane_now() as alive
+  w.stopped_at is null and w.expires_at > plane_now() as alive, w.claims_for as org_id
 from worker w order by w.started_at desc limit 500
 
 

@@ -123,6 +123,6 @@ LIST_WORKERS = ListRoute(
     "GET /v1/workers",
     jobs.Worker,
     query=None,
-    columns="id name alive apps concurrency started_at expires_at stopped_at",
+    columns="id name alive apps org_id concurrency started_at expires_at stopped_at",
 )
 """The processes that run jobs, newest first; for platform keys, because they serve every org."""

@@ -248,12 +248,13 @@ async def list_journal(tx: Transaction, job_id: UUID, above: int, limit: int) ->
 
 
 async def register_worker(
-    db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta
-) -> None:
-    """In one transaction with a look at the master key: no rotation begins beside a worker that has the old one."""
+    db: Database, id: UUID, name: str, host: str, pid: int, apps: list[str], concurrency: int, lease: timedelta,
+    org_id: UUID | None = None,
+) -> None:  # fmt: skip
+    """``org_id``: of a worker that runs the jobs of one org alone. In one transaction with a look at the master key: no rotation begins beside a worker that has the old one."""
     async with db.transaction(NOBODY) as tx:
         await db.require_current_key(tx)
-        await tx.call("register_worker", None, id, name, host, pid, apps, concurrency, lease)
+        await tx.call("register_worker", None, id, name, host, pid, apps, concurrency, lease, org_id)
 
 
 async def beat_worker(

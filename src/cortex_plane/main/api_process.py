@@ -22,12 +22,14 @@ from cortex_plane.http.app import Api, create_api, framed
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.read_deadlines import DeadlineProtocol
 from cortex_plane.http.streams import EventStream
+from cortex_plane.http.worker_socket import worker_socket
 from cortex_plane.kernel.meters import metered
 from cortex_plane.main.grpc_door import grpc_door
 from cortex_plane.main.reach import MailSink, reach_of
 from cortex_plane.main.settings import Settings
 from cortex_plane.main.sockets import address
 from cortex_plane.main.supervisor import stop_without
+from cortex_plane.main.worker_door import WorkerDoor
 from cortex_plane.notify.verbs.inbound import InboundDoor
 from cortex_plane.sessions.verbs.events import EventFeed
 from cortex_plane.tenancy.verbs.frame import DEFAULT_LIMITS, RequestLimits, RequestRates
@@ -94,8 +96,10 @@ async def serve(
     app.state.channels = reach.served
     app.state.mail_folder = reach.mail_folder
     app.state.phone = phone
+    workers = WorkerDoor(settings, db, url, reach.webhooks)
     config = uvicorn.Config(
         framed(app),
+        ws=worker_socket(app, workers.find_host),
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -123,9 +127,11 @@ async def serve(
         await stack.enter_async_context(in_background(polls.run()))
         door = grpc_door(settings, app, db, shared=parent is not None, or_any_port=any_grpc_port)
         grpc = await stack.enter_async_context(door)
+        stack.push_async_callback(workers.close)
 
         def end_streams() -> None:
             feed.close()
+            workers.stop()
             if grpc is not None:
                 grpc.begin_stop()
 

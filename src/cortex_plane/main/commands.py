@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -107,9 +108,25 @@ def start_worker(
         int | None, Option(min=1, max=256, help="Processes that share these jobs; CORTEX_PROCESSES if left out.")
     ] = None,
     name: Annotated[str | None, Option(help="How others see this worker; host and process if left out.")] = None,
+    url: Annotated[
+        str | None, Option(help="A plane to connect to, instead of a database; CORTEX_URL where there is no database.")
+    ] = None,
+    key: Annotated[
+        str | None, Option(help="A worker key for --url. Others see the command line: prefer CORTEX_KEY or --key-file.")
+    ] = None,
+    key_file: Annotated[Path | None, Option(help="A file with the worker key.")] = None,
     parent: Annotated[int | None, Option(hidden=True)] = None,
 ) -> None:
-    """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back."""
+    """Run jobs. Any number of workers on any number of machines; SIGTERM lets them finish or hand back.
+
+    With --url the worker needs no database: tools run here, and the plane does everything else."""
+    if (address := url or _address_without_database()) is not None:
+        with importing():
+            from cortex_plane.main.remote_worker import read_key, run_remote_worker
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        run_remote_worker(address, read_key(key, key_file), apps or [], typer.echo, concurrency=concurrency, name=name)
+        return
     settings = _load_settings()
     with importing(), extra("worker"):
         from cortex_plane.main.databases import require_home
@@ -129,6 +146,17 @@ def start_worker(
         typer.echo(f"worker {worker.name} runs {', '.join(sorted(worker.apps))}")
 
     run_worker(settings, _app_url(settings), apps or [], report, name, parent)
+
+
+def _address_without_database() -> str | None:
+    """The plane that CORTEX_URL names, where no database is to be had. Raises where there is neither."""
+    if os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_ADMIN_URL") or plane_home().exists():
+        return None
+    if address := os.environ.get("CORTEX_URL"):
+        return address
+    with importing():
+        from cortex_plane.main.remote_worker import neither_way
+    raise neither_way()
 
 
 db_app = typer.Typer(no_args_is_help=True, help="The database: migrate it, look at it, make a login for it.")

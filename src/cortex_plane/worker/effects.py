@@ -40,7 +40,7 @@ from cortex_plane.worker.authorization import CallAuthorizer
 from cortex_plane.worker.calls import Call, PendingWrite, WriteBlobs, outcome_write, storable, without_intents
 from cortex_plane.worker.ends import Ended, JobFailed, JobHandedBack, JobHeld, JobPaused, JobSleeps, Writer
 from cortex_plane.worker.lease import Lease
-from cortex_plane.worker.limits import CallStopped, CallTimeout, ticks, within
+from cortex_plane.worker.limits import CallStopped, CallTimeout, CallTooLate, ticks, within
 from cortex_plane.worker.model_calls import ModelConversation
 from cortex_plane.worker.session_gates import SessionGates
 from cortex_plane.worker.tools.tool import StateRoom, ToolContext, ToolState, encode_result
@@ -220,13 +220,13 @@ class CallLedger:
                 due.facts = [*due.facts, standing_fact(self._lease.fact, call, use)]
             due.dispatches = True
             if not await self._send(call, calls, due):
-                await self._settle(call, calls, is_over=True)
+                await self._settle(call, calls, is_over=not call.code.is_under_way(call.id))
             return
         if due.calls or due.outcomes:
             await self.write(calls, due)
         if call.status is CallStatus.CLEARED:
             if not await self._send_again(call, calls):
-                await self._settle(call, calls, is_over=True)
+                await self._settle(call, calls, is_over=not call.code.is_under_way(call.id))
             return
         await self._settle(call, calls, is_over=False)
 
@@ -303,9 +303,12 @@ class CallLedger:
             # By now somebody else may be settling it.
             return None
         try:
-            value = await self._lease.within(call.code.timeout_seconds, call.code.call(call.values, context))
+            sending = call.code.send(call.values, context, last_moment)
+            value = await self._lease.within(call.code.timeout_seconds, sending)
         except ToolError as error:
             call.fail(_describe(call, error))
+        except CallTooLate:
+            return None
         except Exception as error:
             if not self._lease.toolbox.has_side_effects(call.code):
                 if self._lease.is_overdue:
@@ -326,7 +329,7 @@ class CallLedger:
         return True
 
     async def _settle(self, call: Call, calls: Sequence[Call], *, is_over: bool) -> None:
-        """Find out, or let somebody decide. ``is_over``: the call ended in this process, so nobody can be sending it."""
+        """Find out, or let somebody decide. ``is_over``: the call ended in the process that ran it, so nobody can be sending it."""
         on_uncertain = call.on_uncertain or OnUncertain.ASK_HUMAN
         trouble = call.error
         while True:
@@ -380,7 +383,7 @@ class CallLedger:
             earlier = None if did_not_happen else trouble or "the worker stopped while it was under way"
             if await self._send_again(call, calls, earlier):
                 return
-            is_over, trouble = True, call.error
+            is_over, trouble = not call.code.is_under_way(call.id), call.error
 
     async def _probe(self, call: Call, context: ToolContext) -> Happened | DidNotHappen | None:
         reached("probe:before")

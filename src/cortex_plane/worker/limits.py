@@ -88,6 +88,10 @@ class CallTimeout(Exception):
     """The time of a call is over, for the reason that it may have. A tool may raise TimeoutError itself; then the call is over too."""
 
 
+class CallTooLate(Exception):
+    """The call was not begun: its time to begin was over."""
+
+
 class CallStopped(Exception):
     """A tool raised what would stop its caller."""
 

@@ -90,6 +90,15 @@ class WorkerSettings:
         return self.adoption_seconds * 0.1
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemotePlace:
+    """Where the functions of a worker's apps run, if not in this process; it claims jobs of one org alone, and of these apps."""
+
+    org_id: UUID
+    host: str
+    pid: int
+
+
 def attempt_of(worker: WorkerContext, assignment: Assignment) -> Attempt | CodeAttempt:
     """An agent follows its model, or is a function of its app."""
     return CodeAttempt(worker, assignment) if assignment.skill_config.get("run") else Attempt(worker, assignment)
@@ -107,12 +116,14 @@ class JobRunner:
         backends: Backends | None = None,
         name: str | None = None,
         callbacks: StewardCallbacks | None = None,
+        remote: RemotePlace | None = None,
     ) -> None:
         self.db = db
         self.settings = settings or WorkerSettings()
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
-        self.apps = {app.name: app for app in (App(DEFAULT_APP), *apps)}
+        self._remote = remote
+        self.apps = {app.name: app for app in (*(() if remote else (App(DEFAULT_APP),)), *apps)}
         self.work = asyncio.Event()
         """Set by a hint: look for jobs now."""
         self.stopping = asyncio.Event()
@@ -152,6 +163,13 @@ class JobRunner:
         self.stopping.set()
         self.work.set()
 
+    def cut(self) -> None:
+        """Whatever runs elsewhere for this worker cannot be reached any more: give all jobs back at once. Calls without an outcome
+        are settled by whoever takes them, once they cannot be under way any more."""
+        self.stop()
+        for task in self._running:
+            task.cancel()
+
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await require_key(self.db, Vault(self._master_key))
         async with self._servers.running():
@@ -162,7 +180,7 @@ class JobRunner:
         self._servers.tell()
         # What MCP servers offer is published when they say so.
         mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
-        await agents_store.publish_tools(self.db, mine)
+        await agents_store.publish_tools(self.db, mine, self._remote.org_id if self._remote else None)
         duties = [
             asyncio.create_task(self._every(self.settings.beat_seconds, self._beat)),
             asyncio.create_task(self._every(self.settings.look_seconds, self._adopt)),
@@ -294,9 +312,11 @@ class JobRunner:
             await asyncio.sleep(seconds * random.uniform(0.9, 1.0))  # noqa: S311 -- jitter
 
     async def _register(self) -> None:
+        place = self._remote
+        host, pid = (socket.gethostname(), os.getpid()) if place is None else (place.host, place.pid)
         await jobs_store.register_worker(
-            self.db, self.id, self.name, socket.gethostname(), os.getpid(), sorted(self.apps),
-            self.settings.concurrency, self.settings.lease,
+            self.db, self.id, self.name, host, pid, sorted(self.apps), self.settings.concurrency, self.settings.lease,
+            place.org_id if place else None,
         )  # fmt: skip
 
     async def _beat(self) -> None:

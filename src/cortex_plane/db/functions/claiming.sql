@@ -228,6 +228,7 @@ declare
   skip uuid[] := '{}';
   orgs uuid[];
   org uuid;
+  only_org uuid;
   slots integer;
   most integer;
   room integer;
@@ -243,13 +244,16 @@ declare
   started_jobs uuid[] := '{}';
 begin
   -- Only a worker that is known can be found dead: a job of any other would be leased for good.
-  if not exists (
-    select from worker w where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null) then
+  select w.claims_for into only_org from worker w
+  where w.id = p_worker and w.expires_at > (select plane_now()) and w.stopped_at is null;
+  if not found then
     raise exception using errcode = 'CX409', detail = 'lease_expired',
       message = 'The lease of this worker has run out.', hint = 'It claims again after its next heartbeat.';
   end if;
   while free > 0 loop
-    orgs := find_orgs_in_turn(p_apps, due, at_org, skip, at_once);
+    -- A worker of one org looks at no other.
+    orgs := case when only_org is null then find_orgs_in_turn(p_apps, due, at_org, skip, at_once)
+      when only_org = any (skip) then '{}' else array[only_org] end;
     exit when orgs = '{}';
     before := free;
     most := greatest(1, (free - p_reserve) / least(free, cardinality(orgs)));

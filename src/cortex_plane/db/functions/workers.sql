@@ -1,11 +1,16 @@
 -- The life of a worker: one row, renewed by its heartbeat. Who has not renewed it in time is dead.
 
+-- It takes an org too.
+drop function if exists register_worker(uuid, text, text, integer, text[], integer, interval);
+
+-- p_org: the one org whose jobs it claims; null: those of all.
 create or replace function register_worker(
-  p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval)
+  p_id uuid, p_name text, p_host text, p_pid integer, p_apps text[], p_concurrency integer, p_lease interval,
+  p_org uuid default null)
   returns timestamptz
   language sql volatile set search_path = public, pg_temp as $$
-  insert into worker (id, name, host, pid, apps, concurrency, expires_at)
-  values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease)
+  insert into worker (id, name, host, pid, apps, concurrency, expires_at, claims_for)
+  values (p_id, p_name, p_host, p_pid, p_apps, p_concurrency, plane_now() + p_lease, p_org)
   on conflict (id) do update set expires_at = excluded.expires_at, stopped_at = null
   returning expires_at
 $$;

@@ -21,6 +21,7 @@ def _served_channels(exchange: Exchange) -> Options:
 
 async def get_me(exchange: Exchange) -> Response:
     actor = exchange.actor
+    actor.require(Permission.ORG_READ)
     return reply(
         Me(
             **{name: getattr(actor, name) for name in ("org_id", "key_id", "kind", "name", "clearance", "platform")},

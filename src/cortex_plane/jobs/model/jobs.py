@@ -329,6 +329,8 @@ class Worker:
     """When it stopped; null while it runs."""
     alive: bool
     """Whether its heartbeat is in time."""
+    org_id: UUID | None
+    """Of a remote worker, which has no database: the one org whose jobs it runs. Null for a worker beside the database."""
 
 
 PARKED = (

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass as draft
 
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import Forbidden
-from cortex_plane.kernel.fields import DRAFT, Name
+from cortex_plane.kernel.fields import DRAFT, Name, Slug
 from cortex_plane.tenancy.model.orgs import Org, Role, Roles
 
 
@@ -53,6 +53,8 @@ class KeyKind(StrEnum):
     """Acts as a member, with that member's roles."""
     SERVICE = "service"
     """Acts as a program, with roles of its own; it cannot decide approvals."""
+    WORKER = "worker"
+    """Connects a worker that has no database, for jobs of some apps of its org. It may do nothing else."""
 
 
 class Grantable(StrEnum):
@@ -80,7 +82,7 @@ class Key:
     roles: list[Role]
     """A service key's own roles; a person's key has its person's."""
     permissions: list[str]
-    """What an admin granted a service by name, beyond its roles."""
+    """What an admin granted a service by name, beyond its roles; for a worker key its apps, as `app:NAME`."""
     platform: bool
     last_characters: str
     expires_at: datetime | None
@@ -109,7 +111,7 @@ class OwnKeyDraft:
 
 @draft(config=DRAFT, frozen=True, kw_only=True)
 class KeyDraft:
-    """A key for a member (``member_id``) or for a service (``roles``), never both."""
+    """A key for a member (``member_id``), for a service (``roles``) or for a worker (``apps``), one of them."""
 
     name: Name
     member_id: UUID | None = None
@@ -117,6 +119,8 @@ class KeyDraft:
     roles: Roles | None = None
     permissions: list[Grantable] = Field(default_factory=list, max_length=len(Grantable))
     """What the service may do by name, whatever its roles are."""
+    apps: list[Slug] | None = Field(default=None, min_length=1, max_length=50)
+    """The apps whose jobs, of this org, a worker without a database may run with it."""
     expires_in_days: Annotated[int, Field(strict=True, ge=1, le=3650)] | None = None
 
 
@@ -251,6 +255,7 @@ _WORKING = frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR, _R.MEMBER})
 _ADMIN = frozenset({_R.ADMIN})
 _PLATFORM: frozenset[Role] = frozenset()
 """No role: platform keys only."""
+_NO_ROLE = _PLATFORM
 
 
 class Permission(StrEnum):
@@ -306,6 +311,8 @@ class Permission(StrEnum):
     TOOL_READ = "tool.read", _STAFF | {_R.MEMBER}
     TOOL_CONFIRM = "tool.confirm", frozenset({_R.ADMIN, _R.STEWARD})
     WORKER_READ = "worker.read", _PLATFORM
+    # Worker keys alone have it, and no other permission.
+    WORKER_RUN = "worker.run", _NO_ROLE
     AUDIT_READ = "audit.read", frozenset({_R.ADMIN, _R.STEWARD, _R.OPERATOR})
     METRICS_READ = "metrics.read", _PLATFORM
     PLATFORM_POLICY_WRITE = "platform_policy.write", _PLATFORM
@@ -343,6 +350,8 @@ class ActorKind(StrEnum):
     """A platform admin acting inside an org that is not theirs: visible as such on the audit trail."""
     WORKER = "worker"
     """The plane itself, running a job."""
+    REMOTE_WORKER = "remote_worker"
+    """A worker without a database, by its key: it runs tools that the plane asks for, and may do nothing else."""
     SCHEDULER = "scheduler"
     """The plane itself, keeping a deadline."""
 
@@ -361,6 +370,10 @@ class Actor:
     platform: bool = False
     granted: frozenset[Permission] = frozenset()
     """What an admin granted a service by name."""
+    apps: frozenset[str] = frozenset()
+    """Of a worker key: the apps whose jobs it may run."""
+    replaces_tools: bool = False
+    """Of a worker key that a platform key made: its worker may also publish tools of apps that others publish."""
 
     @property
     def identity(self) -> UUID:
@@ -378,6 +391,8 @@ class Actor:
     def _refusal(self, permission: Permission) -> tuple[str, str | None] | None:
         """Why the actor may not, and what to do; None where they may."""
         is_service = self.kind is ActorKind.SERVICE
+        if self.kind is ActorKind.REMOTE_WORKER or permission is Permission.WORKER_RUN:
+            return self._refusal_of_workers(permission)
         if permission in PLATFORM_ONLY:
             hint = "Use the key that `cortex up` keeps in `.cortex/access.json`."
             return None if self.platform else ("Only a platform key may do this.", hint)
@@ -394,6 +409,13 @@ class Actor:
             return None if permission in self.granted else (message, f"An admin makes it a key with it: `{command}`.")
         if self.roles.isdisjoint(GRANTS[permission]):
             return f"This needs one of the roles: {', '.join(sorted(GRANTS[permission]))}.", None
+        return None
+
+    def _refusal_of_workers(self, permission: Permission) -> tuple[str, str] | None:
+        if permission is not Permission.WORKER_RUN:
+            return "A worker key connects a worker, and may do nothing else.", "Use the key of a person or a service."
+        if self.kind is not ActorKind.REMOTE_WORKER:
+            return "Only a worker key may do this.", "An admin makes one: `cortex key create NAME --worker --app APP`."
         return None
 
     @property
@@ -479,7 +501,19 @@ def scheduler_actor(org_id: UUID, scheduler_id: UUID, name: str) -> Actor:
 def actor_kind(key: KeyKind, *, acts_elsewhere: bool) -> ActorKind:
     if acts_elsewhere:
         return ActorKind.PLATFORM
-    return ActorKind.SERVICE if key is KeyKind.SERVICE else ActorKind.PERSON
+    return _ACTOR_KINDS[key]
+
+
+_ACTOR_KINDS = {
+    KeyKind.PERSON: ActorKind.PERSON, KeyKind.SERVICE: ActorKind.SERVICE, KeyKind.WORKER: ActorKind.REMOTE_WORKER,
+}  # fmt: skip
+_APP = "app:"
+"""Begins the permissions of a worker key, each of which names an app."""
+
+
+def app_permissions(apps: Iterable[str]) -> list[str]:
+    """What a worker key for these apps stores."""
+    return sorted({f"{_APP}{app}" for app in apps})
 
 
 KEY_BYTES: Final = 32
@@ -591,6 +625,8 @@ def key_holder(row: Mapping[str, Any], key: CredentialKey, lookup: bytes) -> Act
         "expires_at": row["expires_at"], "secret_hash": lookup,
     }  # fmt: skip
     key.require(MacKind.KEY, fields, row["mac"])
+    is_worker = row["kind"] == KeyKind.WORKER
+    permissions = row["permissions"]
     return Actor(
         org_id=row["org_id"],
         key_id=row["key_id"],
@@ -600,5 +636,7 @@ def key_holder(row: Mapping[str, Any], key: CredentialKey, lookup: bytes) -> Act
         user_account_id=row["user_account_id"],
         clearance=row["clearance"],
         platform=row["platform"],
-        granted=frozenset(map(Permission, row["permissions"])),
+        granted=frozenset() if is_worker else frozenset(map(Permission, permissions)),
+        apps=frozenset(each.removeprefix(_APP) for each in permissions) if is_worker else frozenset(),
+        replaces_tools=is_worker and row["own_platform"],
     )

@@ -27,11 +27,11 @@ ONLY_MEMBERS = "Only a member has keys of their own."
 
 @frame.transaction_verb(Permission.KEY_WRITE)
 async def create_key(tx: Transaction, actor: Actor, draft: KeyDraft, once: IdempotencyKey | None = None) -> NewKey:
-    """A key for a service, or for oneself. Nobody makes a key for another person: its holder would be that person."""
-    if (draft.member_id is None) == (draft.roles is None):
+    """A key for a service, for a worker, or for oneself. Nobody makes a key for another person: its holder would be that person."""
+    if [draft.member_id, draft.roles, draft.apps].count(None) != 2:
         raise InvalidInput(
-            "A key belongs to a member or to a service.",
-            hint="Give `member_id` for a key of your own, or `roles` for a service key, and not both.",
+            "A key belongs to a member, to a service or to a worker.",
+            hint="Give one of `member_id` for a key of your own, `roles` for a service key, and `apps` for a worker key.",
         )
     if draft.permissions and (draft.roles is None or actor.kind is access_model.ActorKind.SERVICE):
         raise Forbidden(
@@ -62,9 +62,15 @@ async def create_own_key(
 async def _create_key(
     tx: Transaction, actor: Actor, draft: KeyDraft | OwnKeyDraft, once: IdempotencyKey | None
 ) -> NewKey:
-    """A ``KeyDraft`` is for a service, an ``OwnKeyDraft`` for the actor."""
+    """A ``KeyDraft`` is for a service or a worker, an ``OwnKeyDraft`` for the actor. A worker key that a platform key makes may replace
+    tools that other workers publish."""
     secret = new_secret(access_model.SecretKind.KEY)
-    if isinstance(draft, KeyDraft):
+    is_platform = False
+    if isinstance(draft, KeyDraft) and draft.apps is not None:
+        kind, member_id, maker = KeyKind.WORKER, None, actor.identity
+        roles, permissions = [], access_model.app_permissions(draft.apps)
+        is_platform = actor.platform
+    elif isinstance(draft, KeyDraft):
         kind, member_id, maker = KeyKind.SERVICE, None, actor.identity
         roles, permissions = draft.roles or [], sorted(set(draft.permissions))
     else:
@@ -76,7 +82,7 @@ async def _create_key(
         made_with = await hold_origin(tx, actor) if member_id else await _own_key(tx, actor)
         await tenancy_store.insert_key(
             tx, id, draft.name, kind, member_id, roles, secret, draft.expires_in_days,
-            made_with=made_with, permissions=permissions, made_by=maker,
+            made_with=made_with, permissions=permissions, made_by=maker, platform=is_platform,
         )  # fmt: skip
         more = {"made_with": made_with} if member_id else {"permissions": permissions}
         await record(

@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -407,6 +407,11 @@ class Tool:
         return self.name
 
     @property
+    def takes_context(self) -> bool:
+        """Whether it, or its probe, is given a `ToolContext`."""
+        return bool(self._signature.contexts or (self._probe is not None and self._probe_signature.contexts))
+
+    @property
     def spec(self) -> ToolSpec:
         return ToolSpec(name=self.provider_name, description=self.description, parameters=self.parameters)
 
@@ -426,6 +431,15 @@ class Tool:
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
         keywords = self._signature.keywords(values, context)
         return await (self._function(**keywords) if self.is_async else run_function(self._function, keywords))
+
+    def send(self, values: Mapping[str, Any], context: ToolContext, last_moment: float) -> Coroutine[Any, Any, Any]:  # noqa: ARG002
+        """The call as an effect, whose intent is written. It must begin before ``last_moment``, by `ticks`: whoever calls functions of
+        this process has just looked at the clock."""
+        return self.call(values, context)
+
+    def is_under_way(self, invocation_id: UUID) -> bool:  # noqa: ARG002
+        """Whether a call that ended here may still go on elsewhere. What runs in this process ends with its call."""
+        return False
 
     async def ask_probe(self, values: Mapping[str, Any], context: ToolContext) -> Happened | DidNotHappen | None:
         """Did an earlier call with this context take effect? None: the probe cannot tell either."""
