@@ -212,6 +212,7 @@ def test_mistakes_are_told_apart_by_exit_code(shell: Shell) -> None:
     shell.run("agent", "create", "Bad_Slug", "--model", "m", expect=2)
     shell.run("job", "submit", "release", "--payload", "{not json", expect=2)
     shell.run("key", "create", "x", "--service", expect=2)
+    shell.run("key", "create", "x", "--worker", expect=2)
     shell.run("no-such-command", expect=2)
     shell.run("me", expect=5, CORTEX_KEY="cortex_key_wrong")
     shell.run("me", expect=6, CORTEX_URL="http://127.0.0.1:9")

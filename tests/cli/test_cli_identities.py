@@ -78,6 +78,8 @@ def test_sessions_and_keys_are_seen_and_ended_from_the_command_line(shell: Shell
         page = httpx.get(f"{url}/access", cookies={"cortex_session": cookie}, trust_env=False)
         return page.status_code == 200
 
+    afar = shell.one("key", "create", "afar", "--worker", "--app", "acme")
+    assert (afar["key"]["kind"], afar["key"]["permissions"]) == ("worker", ["app:acme"])  # type: ignore[index]
     made = shell.one("key", "create", "laptop")
     laptop: dict[str, Any] = {"CORTEX_KEY": str(made["secret"])}
     first, second, third = log_in(), log_in(), log_in(**laptop)

@@ -47,6 +47,19 @@ async def test_a_persons_key_acts_as_the_person_and_a_services_key_with_its_own_
     assert me["roles"] == ["member", "steward"]
 
 
+@pytest.mark.proves("D.1077")
+async def test_a_worker_key_names_its_apps_and_only_an_admin_makes_one(http: httpx.AsyncClient, world: World) -> None:
+    made = await _create(http, world, apps=["acme", "acme", "billing"])
+    assert (made["key"]["kind"], made["key"]["permissions"]) == ("worker", ["app:acme", "app:billing"])
+    member = await world.person(Role.OPERATOR)
+    for headers, draft in ((member.headers, {"apps": ["acme"]}), (_bearer(made["secret"]), {"apps": ["acme"]})):
+        refused = await http.post("/v1/keys", json={"name": "laptop", **draft}, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    for apps in ([], ["Not A Slug"]):
+        refused = await http.post("/v1/keys", json={"name": "laptop", "apps": apps}, headers=world.admin.headers)
+        assert refused.status_code == 422
+
+
 async def test_a_key_belongs_to_a_person_or_to_a_service(http: httpx.AsyncClient, world: World) -> None:
     member = str(world.admin.actor.user_account_id)
     for draft in ({}, {"member_id": member, "roles": ["member"]}, {"roles": ["member"], "apps": ["acme"]}):

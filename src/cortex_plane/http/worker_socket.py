@@ -162,7 +162,7 @@ class WorkerSocket(asyncio.Protocol):
         return actor
 
     def _require_host(self, request: Request) -> RemoteWorkerHost:
-        if request.url.path != LINK_PATH or "sec-websocket-key" not in request.headers:
+        if request.scope["path"] != LINK_PATH or "sec-websocket-key" not in request.headers:
             raise NotFound(
                 "Nothing here becomes a WebSocket.", code="not_found", hint=f"Workers connect to {LINK_PATH}."
             )

@@ -139,6 +139,8 @@ class JobRunner:
         self._refusing: set[asyncio.Task[None]] = set()
         self._claiming = asyncio.Lock()
         """Held while it is open what this worker runs."""
+        self._is_cut = False
+        """Nothing that is claimed begins any more."""
         self._last_org: UUID = NOBODY
         self._beaten = ticks()
         self._steady = 0
@@ -166,6 +168,7 @@ class JobRunner:
     def cut(self) -> None:
         """Whatever runs elsewhere for this worker cannot be reached any more: give all jobs back at once. Calls without an outcome
         are settled by whoever takes them, once they cannot be under way any more."""
+        self._is_cut = True
         self.stop()
         for task in self._running:
             task.cancel()
@@ -271,7 +274,7 @@ class JobRunner:
     def _begin(self) -> None:
         """Begin what is claimed, as far as slots are free. The last ones are for orgs that run nothing here."""
         orgs = {attempt.lease.assignment.org_id for attempt in self._running.values()}
-        for attempt in list(self._ready):
+        for attempt in list(self._ready) if not self._is_cut else ():
             free, org = self.settings.concurrency - len(self._running), attempt.lease.assignment.org_id
             if free > self.settings.shares.reserve or (free > 0 and org not in orgs):
                 self._ready.remove(attempt)
