@@ -119,7 +119,8 @@ def test_a_missing_package_names_its_extra() -> None:
         "import sys\nsys.modules['structlog'] = None\nsys.argv = ['cortex', 'worker']\n"
         "from cortex_plane.main.main import main\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    nowhere = {**os.environ, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=nowhere)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines() == [

@@ -31,8 +31,9 @@ JUDGED = (
 )  # fmt: skip
 OF_HUMANS = ("grants_nothing",)
 """A program makes keys, and grants them nothing by name."""
-OF_ITS_AGENT = ("not_its_agent", "calls_open", "resolution_not_found")
-"""A call that is under way is its agent's alone, and keeps its session open; acting under a resolution is for who asked."""
+OF_ITS_AGENT = ("not_its_agent", "not_opener", "calls_open", "resolution_not_found")
+"""A call that is under way is its agent's alone, and keeps its session open; acting under a resolution is for who asked, and saving the state of
+a run for who opened its session."""
 OF_OPERATORS = ("operator_input_unread",)
 """Members resume their own jobs, and only operators say something with it."""
 OF_OWNERS = ("not_your_atlas",)

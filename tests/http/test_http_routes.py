@@ -413,6 +413,7 @@ def examples(s: Stage) -> list[Example]:
             "POST /v1/keys",
             body={
                 "name": "bot", "roles": ["member"], "permissions": ["policy.write"], "member_id": None, "expires_in_days": 30,
+                "apps": None,
             },
         ),
         Example("GET /v1/keys", query=limit),

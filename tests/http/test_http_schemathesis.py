@@ -199,7 +199,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "session_id": [stage.elsewhere_ending]
         if operation.path.endswith("/fail")
         else [stage.elsewhere]
-        if operation.path.endswith(("/calls", "/calls/batch", "/resolve", "/usage"))
+        if operation.path.endswith(("/calls", "/calls/batch", "/resolve", "/usage", "/state"))
         else [stage.gated]  # has no call that must be settled before it can be completed
         if operation.path.endswith(("/answers", "/permissions", "/complete"))
         else [stage.session, stage.ending_session],
@@ -212,6 +212,7 @@ def _known(stage: Stage, operation: Operation) -> dict[str, list[Any]]:
         "confirmation_id": [stage.confirmation],
         "resolution_id": [stage.resolution],
         "gate": ["hello"],
+        "replaces": [0],
         "dialect": ["claude-code"],
         "hook_event_name": ["PreToolUse"],
         "tool": ["files.read_query"],
