@@ -492,6 +492,12 @@ REQUIREMENTS = [
        " saved: nothing is repeated in silence, what cannot be known is asked of a person, and no call stays open."),
     _R("D.1061", "What people answered about a lost call is the answer to the next request of another process, also under a new id, once; the"
        " same request after that is another call."),
+    _R("D.1100", "What people answered about a lost call is told once, to who asks by a key, also to the process that ran it; a repeated try"
+       " has it again, and a look at the call does not use it up."),
+    _R("D.1101", "What people said did not happen may be done by a later session of the same outside id, also where its session ended since."),
+    _R("D.1102", "A service takes back what it asked for a person, and nothing begins for a person who became a guest."),
+    _R("D.1103", "Names of people say nothing about how a call was settled."),
+    _R("D.1104", "A task that told its client what people answered is no answer to another call."),
     _R("D.1062", "A tool behind an adapter has the id of its call as idempotency key, and a probe that says whether a lost call happened."),
     _R("D.1000", "The adapter of the OpenAI Agents SDK runs a call only as the plane says, also where the framework calls it approved; a"
        " failure that the model reads as text is reported as one."),

@@ -171,3 +171,33 @@ async def test_nothing_runs_for_somebody_who_was_deactivated(http: httpx.AsyncCl
         await calls.begin_call(
             world.db, service.actor, allowed.id, IntentDraft(input_hash=allowed.input_hash, sender="s")
         )
+
+
+@pytest.mark.proves("D.1102")
+async def test_nothing_runs_for_somebody_who_became_a_guest(http: httpx.AsyncClient, world: World) -> None:
+    service, pat = await server_for(world), await world.person(Role.MEMBER)
+    session = await opened_for(http, service, pat)
+    allowed = await asked(world, service.actor, UUID(session["id"]), key="t:1")
+    await orgs.update_member(world.db, world.admin.actor, pat.member_id, MemberChange(roles=[Role.GUEST]), None)
+    assert (await opened(http, service, on_behalf_of=str(pat.member_id), status=403))["code"] == "guest_not_served"
+    with pytest.raises(CortexError, match="guest"):
+        await asked(world, service.actor, UUID(session["id"]), key="t:2")
+    with pytest.raises(CortexError, match="guest"):
+        await calls.begin_call(
+            world.db, service.actor, allowed.id, IntentDraft(input_hash=allowed.input_hash, sender="s")
+        )
+
+
+@pytest.mark.proves("D.1102")
+async def test_a_service_takes_back_what_it_asked_for_a_person(http: httpx.AsyncClient, world: World) -> None:
+    await apply_policies(world.db, world.admin.actor, ASK_OWNER)
+    service, pat = await server_for(world), await world.person(Role.MEMBER)
+    session = await opened_for(http, service, pat)
+    call = await asked(world, service.actor, UUID(session["id"]), key="t:1")
+    path, body = f"/v1/calls/{call.id}/outcome", {"status": "withdrawn"}
+    for other in (pat, await server_for(world), world.admin):
+        assert (await http.post(path, json=body, headers=other.headers)).status_code in (403, 404)
+    answer = await http.post(path, json=body, headers=service.headers)
+    assert (answer.status_code, answer.json()["status"]) == (200, "rejected")
+    assert call.approval_id is not None
+    assert (await approvals.get_approval(world.db, pat.actor, call.approval_id)).approval.status == "cancelled"

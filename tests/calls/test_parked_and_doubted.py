@@ -389,6 +389,97 @@ async def test_a_person_lifts_a_doubt_whose_session_is_over(
     assert "effect_settled" in await trail(http, world, session)
 
 
+async def answered(http: httpx.AsyncClient, world: World, session: str, verdict: Verdict, **more: Any) -> None:
+    (card,) = await cards(http, world, session)
+    body = {"verdict": verdict, **more}
+    answer = await http.post(f"/v1/approvals/{card['id']}/answer", json=body, headers=world.admin.headers)
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.proves("D.1100")
+async def test_looks_do_not_use_an_answer_up_and_a_repeated_try_has_it_again(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    session = await opened(http, world.service)
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    await ended(http, world.service, first, "unknown", attempt=1)
+    await answered(http, world, session, Verdict.HAPPENED, result={"refund": 1})
+    # Whoever reads the call, waiting or not.
+    for wait in (0, 1):
+        assert (await looked(http, world.service, first["id"], wait=wait))["next"] == "use"
+    again: dict[str, Any] = {"key": "id-2", "dispatch": True, "runner": "p2"}
+    # The response of the first try may be lost on its way.
+    for sender, is_new in (("t", True), ("t", True), ("u", False)):
+        call = await asked(http, world.service, session, sender=sender, **again)
+        assert (call["id"], call["next"], call["newly_answered"]) == (first["id"], "use", is_new)
+    other = await asked(http, world.service, session, key="id-3", dispatch=True, runner="p2", sender="v")
+    assert (other["id"] != first["id"], other["next"]) == (True, "run")
+
+
+@pytest.mark.proves("D.1100")
+async def test_an_agent_that_reports_what_people_answered_has_their_answer(
+    http: httpx.AsyncClient, world: World
+) -> None:
+    session = await opened(http, world.service)
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    await ended(http, world.service, first, "unknown", attempt=1)
+    await answered(http, world, session, Verdict.HAPPENED, result={"refund": 1})
+    await ended(http, world.service, first, "completed", status=409, result={"refund": 2})
+    await ended(http, world.service, first, "completed", result={"refund": 1})
+    other = await asked(http, world.service, session, key="id-2", dispatch=True, runner="p2", sender="t")
+    assert (other["id"] != first["id"], other["next"]) == (True, "run")
+
+
+@pytest.mark.proves("D.1101")
+@pytest.mark.parametrize("end", ["terminate", "fail"])
+async def test_what_did_not_happen_may_be_done_after_its_session_ended(
+    http: httpx.AsyncClient, world: World, end: str
+) -> None:
+    session = str((await opened_thread(http, world.service, "thread"))["id"])
+    first = await asked(http, world.service, session, key="id-1", dispatch=True, sender="s", runner="p1")
+    await ended(http, world.service, first, "unknown", attempt=1)
+    await answered(http, world, session, Verdict.DID_NOT_HAPPEN)
+    await post(http, world.admin if end == "terminate" else world.service, f"/v1/sessions/{session}/{end}")
+    second = str((await opened_thread(http, world.service, "thread"))["id"])
+    ids = set()
+    # By a new key and by its own.
+    for key in ("id-2", "id-1"):
+        call = await asked(http, world.service, second, key=key, dispatch=True, sender=f"t{key}", runner="p2")
+        assert (call["next"], call["attempt"], call["session_id"]) == ("run", 1, second)
+        await ended(http, world.service, call, "completed", attempt=1)
+        ids.add(call["id"])
+    assert len(ids | {first["id"]}) == 3
+    assert (await looked(http, world.service, first["id"]))["status"] == "failed"
+    assert "call_settled" in await trail(http, world, session)
+    await post(http, world.service, f"/v1/sessions/{second}/complete")
+
+
+@pytest.mark.proves("D.1103")
+@pytest.mark.parametrize("name", ["fail", "withdrawn"])
+async def test_names_of_people_say_nothing_about_how_a_call_was_settled(
+    http: httpx.AsyncClient, world: World, name: str
+) -> None:
+    named = await world.person(Role.ADMIN, name=name)
+    session = await opened(http, world.service)
+    call: dict[str, Any] = {"dispatch": True, "runner": "p1"}
+    first = await asked(http, world.service, session, key="id-1", sender="s", **call)
+    await ended(http, world.service, first, "unknown", attempt=1)
+    (card,) = await cards(http, world, session)
+    path = f"/v1/approvals/{card['id']}/answer"
+    verdict = Verdict.FAIL if name == "fail" else Verdict.DID_NOT_HAPPEN
+    answer = await http.post(path, json={"verdict": verdict}, headers=named.headers)
+    assert answer.status_code == 200, answer.text
+    if verdict is Verdict.FAIL:
+        stopped = await asked(http, world.service, session, key="id-2", sender="t", **call)
+        assert (stopped["id"], stopped["next"]) == (first["id"], "stop")
+    else:
+        # It is cleared, and nobody has withdrawn it.
+        await ended(http, world.service, first, "withdrawn")
+        assert (await looked(http, world.service, first["id"]))["status"] == "rejected"
+    other = await asked(http, world.service, session, key="id-3", sender="u", **call)
+    assert (other["id"] != first["id"], other["next"]) == (True, "run")
+
+
 @pytest.mark.proves("D.1024")
 async def test_those_who_approved_it_lift_the_doubt_and_nobody_else(
     http: httpx.AsyncClient, world: World, clock: Clock

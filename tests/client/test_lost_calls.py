@@ -76,6 +76,27 @@ async def test_a_process_that_waits_for_the_answer_has_it(plane: Client, world: 
     await other.completed(begun, None)
 
 
+@pytest.mark.proves("D.1100")
+async def test_an_answer_of_people_is_also_for_the_process_that_ran_the_call(plane: Client, world: World) -> None:
+    calls = calls_of(plane, runner="same")
+    lost = await calls.authorize("pay", {"n": 1}, "id-1")
+    await calls.unknown(lost, "it may have been sent")
+    await answer_doubt(world, Verdict.HAPPENED, {"id": "r-1"})
+    found = await calls.authorize("pay", {"n": 1}, "id-2")
+    assert (found.next, found.call_id, found.result, found.is_new) == (Advice.USE, lost.call_id, {"id": "r-1"}, True)
+    other = await calls.authorize("pay", {"n": 1}, "id-3")
+    assert (other.next, other.call_id != lost.call_id) == (Advice.RUN, True)
+    await calls.completed(other, None)
+    # It did not happen: the next id begins it again, and no call stays open.
+    lost = await calls.authorize("pay", {"n": 2}, "id-4")
+    await calls.unknown(lost, "it may have been sent")
+    await answer_doubt(world, Verdict.DID_NOT_HAPPEN)
+    begun = await calls.authorize("pay", {"n": 2}, "id-5")
+    assert (begun.next, begun.call_id, begun.attempt) == (Advice.RUN, lost.call_id, 2)
+    await calls.completed(begun, None)
+    assert {call.status for call in await ledger(world)} == {"completed"}
+
+
 @pytest.mark.proves("D.1062")
 @pytest.mark.parametrize("face", ["async", "sync"])
 async def test_a_probe_says_whether_a_lost_call_happened(

@@ -19,10 +19,12 @@ from mcp import Client as McpClient
 from mcp.shared.exceptions import MCPError
 
 from cortex_plane.approvals.model.approvals import Choice
+from cortex_plane.jobs.model.effects import Verdict
 from cortex_plane.mcp_gateway import tasks
 from cortex_plane.mcp_gateway.gateway_file import GatewayConfig, parse_gateway_file
 from cortex_plane.mcp_gateway.serving import http_gateway
 from tests.client.test_guard import decide_soon, ledger
+from tests.client.test_lost_calls import answer_doubt
 from tests.fixtures.apart import Apart
 from tests.fixtures.clock import Clock
 from tests.fixtures.people import World, apply_policies
@@ -246,6 +248,27 @@ async def test_a_server_that_dies_in_a_task_leaves_it_working_until_people_know(
     assert log_of(tmp_path).count("die") == 1
     (call,) = await ledger(strict)
     assert call.status == "uncertain"
+
+
+@pytest.mark.proves("D.1104")
+async def test_an_answer_that_a_task_told_is_no_answer_to_another_call(
+    plane: Apart, strict: World, shop: Offering, tmp_path: Path
+) -> None:
+    config = parse_gateway_file(gateway_text(tmp_path, shop.url, strict), "g.toml")
+    key = strict.service.secret
+    async with in_one_task(served(config, plane)) as url, task_client(url, key) as client:
+        task = await begin(client, "files__die", {})
+        await decide_soon(strict)
+        async with asyncio.timeout(20):
+            while "Nobody knows" not in (await ask(client.session, "get", task)).get("statusMessage", ""):
+                pass
+        await answer_doubt(strict, Verdict.HAPPENED)
+        assert status(result_of(await settled(client, task))) == "completed"
+    # After a restart nothing is known of it: an identical call is another act, about which people are asked.
+    async with in_one_task(served(config, plane)) as url, task_client(url, key) as client:
+        assert await begin(client, "files__die", {}) != task
+    assert [call.status for call in await ledger(strict)] == ["completed", "awaiting"]
+    assert log_of(tmp_path).count("die") == 1
 
 
 @pytest.mark.proves("D.1051")

@@ -2049,9 +2049,8 @@ CREATE FUNCTION public.doubted_call(p_org uuid, p_job uuid, p_asker uuid, p_runn
       select from session earlier
       where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
-      or (c.status = 'failed' and c.settled_by = 'fail')
-      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and x.runner is distinct from p_runner
-        and p_except is null))
+      or x.given_up
+      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and p_except is null))
   order by x.created_at, x.call_id limit 1
 $$;
 
@@ -2084,6 +2083,7 @@ begin
   update external_call x
   set settle_at = null, unknown_reported = x.unknown_reported or coalesce((p_outcome ->> 'reported')::boolean, false),
     parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer, may_wait = p_outcome ->> 'status' = 'uncertain',
+    given_up = coalesce(p_outcome ->> 'settled_by' = 'fail', false),
     unsettled = x.unsettled and case
       when p_outcome ->> 'status' = 'uncertain' then true
       -- Its session ended before anybody was asked. A tool that declares `fail` has said what a doubt means.
@@ -4464,6 +4464,8 @@ CREATE TABLE public.external_call (
     unknown_reported boolean DEFAULT false NOT NULL,
     parks integer DEFAULT 0 NOT NULL,
     may_wait boolean DEFAULT true NOT NULL,
+    given_up boolean DEFAULT false NOT NULL,
+    answer_sender text,
     CONSTRAINT chk_external_call_hash CHECK ((length(asked_hash) = 32)),
     CONSTRAINT chk_external_call_key CHECK (((length(key) >= 1) AND (length(key) <= 255))),
     CONSTRAINT chk_external_call_request_hash CHECK ((length(request_hash) = 32))
@@ -5265,9 +5267,9 @@ CREATE FUNCTION public.require_its_agent(p_org uuid, p_call uuid, p_by uuid) RET
     AS $$
 begin
   if not exists (
-    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.begun_by)) then
+    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.asker, x.begun_by)) then
     raise exception using errcode = 'CX403', detail = 'not_its_agent',
-      message = 'Only the agent that opened its session or began this call says what became of it.',
+      message = 'Only the agent that opened its session, asked for this call or began it says what became of it.',
       hint = 'Where nobody knows whether it happened, answer the card that asks: `cortex approval answer`.';
   end if;
 end
@@ -5294,11 +5296,19 @@ CREATE FUNCTION public.require_person(s public.session) RETURNS boolean
     LANGUAGE plpgsql STABLE COST 1000
     SET search_path TO 'public', 'pg_temp'
     AS $$
+declare
+  person user_account%rowtype;
 begin
-  if exists (select from user_account u where u.org_id = s.org_id and u.id = s.user_account_id and u.deactivated_at is not null) then
+  select u.* into person from user_account u where u.org_id = s.org_id and u.id = s.user_account_id;
+  if person.deactivated_at is not null then
     raise exception using errcode = 'CX409', detail = 'member_deactivated',
       message = 'The member for whom this session was opened is deactivated.',
       hint = 'Do nothing more in it; an admin may reactivate them: `cortex member update --activate`.';
+  end if;
+  if person.roles <@ '{guest}' then
+    raise exception using errcode = 'CX403', detail = 'guest_not_served',
+      message = 'The member for whom this session was opened is a guest by now, and no program works on behalf of one.',
+      hint = 'Do nothing more in it; an admin may make them a member again: `cortex member update --role`.';
   end if;
   return true;
 end
@@ -5614,6 +5624,10 @@ begin
   end if;
   if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
+    -- Its agent has what people answered: see take_answer.
+    if declared.unsettled and declared.asker = p_by and not declared.given_up then
+      update external_call x set unsettled = false where x.org_id = p_org and x.call_id = p_call;
+    end if;
     return;
   end if;
   if was.status in ('completed', 'failed', 'rejected', 'answered') then
@@ -6053,7 +6067,7 @@ CASE kind
 END),
     CONSTRAINT chk_api_key_permissions CHECK (
 CASE kind
-    WHEN 'service'::text THEN (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text])
+    WHEN 'service'::text THEN (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text, 'session.on_behalf'::text])
     WHEN 'worker'::text THEN (cardinality(permissions) > 0)
     ELSE (permissions = '{}'::text[])
 END),
@@ -9010,6 +9024,10 @@ GRANT UPDATE(unknown_reported) ON TABLE public.external_call TO cortex_app;
 GRANT UPDATE(parks) ON TABLE public.external_call TO cortex_app;
 
 GRANT UPDATE(may_wait) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(given_up) ON TABLE public.external_call TO cortex_app;
+
+GRANT UPDATE(answer_sender) ON TABLE public.external_call TO cortex_app;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.session_head TO cortex_app;
 

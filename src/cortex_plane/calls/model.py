@@ -310,6 +310,11 @@ class ExternalCall:
         """Whether a person is being asked whether it happened."""
         return self.approval_kind is ApprovalKind.UNCERTAIN_EFFECT and self.approval_status is ApprovalStatus.PENDING
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether its agent took it back. `settled_by` alone does not say so: names of people stand there, too."""
+        return self.status is CallStatus.REJECTED and self.settled_by == OutcomeStatus.WITHDRAWN
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPreview:

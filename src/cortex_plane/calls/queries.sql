@@ -36,11 +36,12 @@ select exists (
 
 
 -- name: take_answer
--- Its agent has what people answered about a call: the same request later is another one. A doubt that ended with its session stays.
-update external_call x set unsettled = false
+-- Its agent has what people answered about a call: the same request later is another one. A doubt that the plane gave up on stays. The same
+-- try ($3), repeated because its response was lost, has it again.
+update external_call x set unsettled = false, answer_sender = $3
 from tool_call c
-where x.call_id = $1 and x.asker = $2 and x.unsettled and c.org_id = x.org_id and c.id = x.call_id
-  and c.status in ('completed', 'failed') and c.settled_by <> 'fail'
+where x.call_id = $1 and x.asker = $2 and (x.unsettled or x.answer_sender = $3) and not x.given_up
+  and c.org_id = x.org_id and c.id = x.call_id and c.status in ('completed', 'failed')
 returning x.call_id
 
 

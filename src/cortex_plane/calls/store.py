@@ -217,6 +217,10 @@ async def end_call(tx: Transaction, outcome: dict[str, Any]) -> None:
     await tx.call("end_call", tx.org, outcome, None)
 
 
+async def release_keys(tx: Transaction, id: UUID) -> None:
+    await tx.call("release_keys", tx.org, id)
+
+
 def _call_message(events: CallMessage, facts: Sequence[Fact]) -> tuple[Sequence[Any], ...]:
     kinds_and_data = map(list, zip(*events, strict=True)) if events else ((), ())
     return *kinds_and_data, [fact.action for fact in facts], [fact.body for fact in facts]

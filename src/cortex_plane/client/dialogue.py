@@ -258,9 +258,12 @@ class Invocation:
         self.ends = time.monotonic() + self.wait
         look = None if call_id is None else Send(routes.GET_CALL, (call_id,))
         call = yield from self._authorize() if look is None else self.insist(look)
-        renewals = 0
+        has_looked, renewals = False, 0
         while True:
             match call["next"]:
+                case "use" | "stop" if has_looked and _was_answered(call) and "key" in self.draft:
+                    has_looked = False
+                    call = yield from self._take_answer(call)
                 case "use" | "stop":
                     return call
                 case "begin" if self.only_looks:
@@ -270,6 +273,7 @@ class Invocation:
                 case "wait" if time.monotonic() >= self.ends:
                     return call
                 case "wait":
+                    has_looked = True
                     call = yield from self._wait(call)
                 case "probe" if not self.has_probe:
                     return call
@@ -310,6 +314,14 @@ class Invocation:
                 if error.code != "external_held" or time.monotonic() >= self.ends:
                     raise
                 yield Delay(HELD_SECONDS)
+
+    def _take_answer(self, call: dict[str, Any]) -> Dialogue:
+        """What people answered, asked for once more by its key: a look at the call does not say that its agent has the answer."""
+        try:
+            return (yield from self._authorize())
+        except CortexError as error:
+            log.warning("the plane does not know that the answer about `%s` arrived: %s", call["tool"], error)
+            return call
 
     def _wait(self, call: dict[str, Any]) -> Dialogue:
         self._tell_where(call)
@@ -458,6 +470,11 @@ class Invocation:
                 call["tool"], call["id"], outcome["status"], error,
             )  # fmt: skip
             return is_settled(error)
+
+
+def _was_answered(call: dict[str, Any]) -> bool:
+    """Whether somebody other than its agent said what became of it."""
+    return call["status"] in ("completed", "failed") and call["settled_by"] is not None
 
 
 def is_settled(error: CortexError) -> bool:

@@ -47,7 +47,6 @@ OPEN_TASKS = 100
 RUN_SECONDS = 1.0
 """How long the look that begins a call waits for its result."""
 MAX_PAGES = 10_000
-WITHDRAWN = "withdrawn"
 
 
 class TaskParams(types.RequestParams):
@@ -122,6 +121,7 @@ class Tasks:
             if result is not None:
                 return self._completed(caller, call, result)
             call = await self._find(caller, task_id)
+        await self._take_answer(caller, call)
         return self._described(caller, call, has_pages=has_pages)
 
     async def update(self, caller: GatewayCaller, task_id: str, responses: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,6 +206,21 @@ class Tasks:
             raise MCPError(types.INTERNAL_ERROR, f"It does not run now: {answer.reason}")
         return None
 
+    async def _take_answer(self, caller: GatewayCaller, call: ExternalCall) -> None:
+        """The plane must know that the client has what people answered about its call: to the same call under another key, it would
+        answer the same. Reporting what it knows says so."""
+        status = {CallStatus.COMPLETED: OutcomeStatus.COMPLETED, CallStatus.FAILED: OutcomeStatus.FAILED}.get(
+            call.status
+        )
+        if call.settled_by is None or status is None:
+            return
+        try:
+            await caller.plane.calls.outcome(call, status, result=call.result, error=call.error)
+        except Conflict as error:
+            log.info("mcp task not settled", call=str(call.id), reason=error.message)
+        except CortexError as error:
+            raise MCPError(types.INTERNAL_ERROR, f"The plane does not answer: {error.message}") from None
+
     async def _tool(self, name: str) -> GatewayTool | None:
         for settled in (False, True):
             if settled:
@@ -235,7 +250,7 @@ class Tasks:
         )
         if call.next is Next.USE:
             return self._completed(caller, call, stored_result(answer))
-        if call.settled_by == WITHDRAWN:
+        if call.is_withdrawn:
             self._end(call)
             return self._shape(caller, call, "cancelled", call.error)
         if call.next is Next.STOP:

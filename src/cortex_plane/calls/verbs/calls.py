@@ -14,7 +14,7 @@ from cortex_plane.calls import model as call_model
 from cortex_plane.calls import store as calls_store
 from cortex_plane.calls.rules.pipeline import CallVerdict, PlannedCall, call_fact, facts_by, status_of
 from cortex_plane.calls.store import CallContext, queries
-from cortex_plane.calls.verbs import deadlines, intents
+from cortex_plane.calls.verbs import deadlines, intents, outcomes
 from cortex_plane.calls.verbs.authorization import decide_call, preview_verdict
 from cortex_plane.calls.verbs.call_approvals import Asked, ask_people, terms_of
 from cortex_plane.calls.verbs.external import (
@@ -49,7 +49,7 @@ async def get_call(db: Database, actor: Actor, id: UUID) -> call_model.ExternalC
 async def watch_call(db: Database, actor: Actor, id: UUID) -> tuple[call_model.ExternalCall, int]:
     """With how far the events of its session go, for whoever waits."""
     stored_call = await read_call(db, actor, id)
-    return await _take_answer(db, actor, shown_call(stored_call, None)), stored_call.event_seq
+    return shown_call(stored_call, None), stored_call.event_seq
 
 
 @verb(Permission.JOB_READ)
@@ -200,7 +200,11 @@ async def authorize_in(
         # Its agent was to find out, and its session ended.
         await deadlines.ask_human(db, actor, id)
         return shown_call(await read_call(db, actor, id), draft.sender)
-    call = await _take_answer(db, actor, call)
+    if call.status is CallStatus.CLEARED and call.job_status in TERMINAL and call.session_id != session_id:
+        # It did not happen, and nothing begins again in a session that is over.
+        await outcomes.end_cleared(db, actor, call)
+        return await authorize_in(db, actor, session_id, draft, under, callback_id=callback_id, demand=demand)
+    call = await _take_answer(db, actor, call, draft.sender)
     if draft.dispatch and call.next is call_model.Next.BEGIN and not call.edited:
         if under is not None and call.now >= under.expires_at:
             # What has begun goes on, and nothing more begins under it.
@@ -210,12 +214,15 @@ async def authorize_in(
     return call
 
 
-async def _take_answer(db: Database, actor: Actor, call: call_model.ExternalCall) -> call_model.ExternalCall:
-    """What people answered about a call is for the next who asks, whatever their key; the same request after that is another call."""
+async def _take_answer(
+    db: Database, actor: Actor, call: call_model.ExternalCall, sender: str | None
+) -> call_model.ExternalCall:
+    """What people answered about a call is for the next who asks, whatever their key; the same request after that is another call. Only
+    who asks by a key takes it, so that a look at the call does not use it up; a repeated try (``sender``) gets the same answer again."""
     if call.settled_by is None or call.finished_at is None:
         return call
     async with db.transaction(actor.org_id) as tx:
-        is_first = await tx.value(queries.take_answer, call.id, actor.identity) is not None
+        is_first = await tx.value(queries.take_answer, call.id, actor.identity, sender) is not None
     return replace(call, newly_answered=is_first)
 
 

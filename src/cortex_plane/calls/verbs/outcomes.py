@@ -178,6 +178,24 @@ async def settle_doubt(
     return require_found(await calls_store.get_call(tx, call.id, None), "call").call
 
 
+async def end_cleared(db: Database, actor: Actor, seen: ExternalCall) -> None:
+    """A call that did not happen ends with its session, which is over: whoever comes with its key asks for a new call."""
+    async with db.transaction(actor.org_id) as tx:
+        call, job = await lock_call(tx, actor, seen)
+        if call.status is not CallStatus.CLEARED or job["status"] not in TERMINAL:
+            return
+        error = "It did not happen, and its session is over."
+        row = outcome_row(call.id, CallStatus.FAILED, error=error, settled_by=call.settled_by)
+        await calls_store.end_call(tx, row)
+        await calls_store.release_keys(tx, call.id)
+        fact = call_fact(
+            facts_by(actor), "call_settled", RequestedCall.of(call), status=CallStatus.FAILED, attempt=call.attempt,
+            error=error,
+        )  # fmt: skip
+        kind, data = result_event(call.step_index, call.id, call.tool, CallStatus.FAILED, error)
+        await proof_store.append_to_session(tx, call.session_id, [fact], [(kind, call.job_id, data)], job=call.job_id)
+
+
 def _question(call: ExternalCall, error: str) -> str:
     if error != SILENT:
         return doubt(call.tool, error)

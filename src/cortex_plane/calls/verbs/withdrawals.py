@@ -17,7 +17,6 @@ from cortex_plane.proof import store as proof_store
 from cortex_plane.tenancy.model.access import Actor
 from cortex_plane.tenancy.verbs.frame import require_found
 
-WITHDRAWN = "withdrawn"
 _WITHDRAWABLE = frozenset({
     CallStatus.AWAITING, CallStatus.ALLOWED, CallStatus.APPROVED, CallStatus.CLEARED, CallStatus.PARKED,
 })  # fmt: skip
@@ -37,7 +36,7 @@ async def withdraw(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) ->
             if seen.status is CallStatus.AWAITING and seen.approval_id is not None:
                 row = await approvals_store.open_approval(tx, seen.approval_id)
             call, _ = await lock_call(tx, actor, seen)
-            if call.settled_by == WITHDRAWN:
+            if call.is_withdrawn:
                 return OutcomeReceipt(id=id, status=call.status)
             if call.status not in _WITHDRAWABLE:
                 raise Conflict(
@@ -47,7 +46,7 @@ async def withdraw(db: Database, actor: Actor, id: UUID, draft: OutcomeDraft) ->
                 )
             if call.status is CallStatus.AWAITING and (row is None or row.approval.id != call.approval_id):
                 raise Conflict("People are asked anew about this call.", code=RETRY, hint="Send it again.")
-            await calls_store.end_call(tx, outcome_row(id, CallStatus.REJECTED, error=error, settled_by=WITHDRAWN))
+            await calls_store.end_call(tx, outcome_row(id, CallStatus.REJECTED, error=error, settled_by=draft.status))
             if row is not None and call.status is CallStatus.AWAITING:
                 await decisions.withdraw_call(tx, row, id, actor, error)
             fact = call_fact(facts_by(actor), "call_withdrawn", RequestedCall.of(call), error=error)

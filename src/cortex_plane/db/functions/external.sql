@@ -19,14 +19,22 @@ create or replace function call_opener(s session) returns uuid
   return case when s.on_behalf_by is null then coalesce(s.user_account_id, s.opened_by)
     else md5(s.on_behalf_by::text || s.user_account_id::text)::uuid end;
 
--- Whether its person is still there, where a service works for one. Raises otherwise; never false.
+-- Whether its person is still there and a member, where a service works for one. Raises otherwise; never false.
 create or replace function require_person(s session) returns boolean
   language plpgsql stable cost 1000 set search_path = public, pg_temp as $$
+declare
+  person user_account%rowtype;
 begin
-  if exists (select from user_account u where u.org_id = s.org_id and u.id = s.user_account_id and u.deactivated_at is not null) then
+  select u.* into person from user_account u where u.org_id = s.org_id and u.id = s.user_account_id;
+  if person.deactivated_at is not null then
     raise exception using errcode = 'CX409', detail = 'member_deactivated',
       message = 'The member for whom this session was opened is deactivated.',
       hint = 'Do nothing more in it; an admin may reactivate them: `cortex member update --activate`.';
+  end if;
+  if person.roles <@ '{guest}' then
+    raise exception using errcode = 'CX403', detail = 'guest_not_served',
+      message = 'The member for whom this session was opened is a guest by now, and no program works on behalf of one.',
+      hint = 'Do nothing more in it; an admin may make them a member again: `cortex member update --role`.';
   end if;
   return true;
 end
@@ -69,8 +77,8 @@ drop function if exists doubted_call(uuid, uuid, uuid, text, bytea, uuid);
 
 -- The call that a request is as long as nobody knows what became of it: the same tool and arguments, or those that an approver made of
 -- them (p_digest: the digest of the tool, p_input_hash), asked for by the same identity in this session, or in an earlier one of its
--- outside id, and begun by another process than p_runner or in doubt. An answer of people is for whoever asks next: until then it is as a
--- doubt (see take_answer). p_except: a call that is not looked at, when it begins; then only what is in doubt now counts.
+-- outside id, and begun by another process than p_runner or in doubt. An answer of people is for whoever asks next, in any process: until
+-- then it is as a doubt (see take_answer). p_except: a call that is not looked at, when it begins; then only what is in doubt now counts.
 create or replace function doubted_call(
   p_org uuid, p_job uuid, p_asker uuid, p_runner text, p_request_hash bytea, p_digest text, p_input_hash bytea,
   p_except uuid default null) returns uuid
@@ -91,9 +99,8 @@ create or replace function doubted_call(
       select from session earlier
       where earlier.org_id = p_org and earlier.id = x.session_id and earlier.outside_id = s.outside_id))
     and (c.status = 'uncertain' or (c.status = 'intended' and x.runner is distinct from p_runner)
-      or (c.status = 'failed' and c.settled_by = 'fail')
-      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and x.runner is distinct from p_runner
-        and p_except is null))
+      or x.given_up
+      or (c.status in ('completed', 'failed', 'cleared') and c.settled_by is not null and p_except is null))
   order by x.created_at, x.call_id limit 1
 $$;
 
@@ -424,6 +431,7 @@ begin
   update external_call x
   set settle_at = null, unknown_reported = x.unknown_reported or coalesce((p_outcome ->> 'reported')::boolean, false),
     parks = x.parks + (p_outcome ->> 'status' = 'parked')::integer, may_wait = p_outcome ->> 'status' = 'uncertain',
+    given_up = coalesce(p_outcome ->> 'settled_by' = 'fail', false),
     unsettled = x.unsettled and case
       when p_outcome ->> 'status' = 'uncertain' then true
       -- Its session ended before anybody was asked. A tool that declares `fail` has said what a doubt means.
@@ -453,14 +461,15 @@ begin
 end
 $$;
 
--- What became of a call says who asks in its session, or who began it: nobody else was there.
+-- What became of a call says who opened its session, asked for it or began it: nobody else was there. The opener of a session in which a
+-- service works for a person is neither of the two.
 create or replace function require_its_agent(p_org uuid, p_call uuid, p_by uuid) returns void
   language plpgsql set search_path = public, pg_temp as $$
 begin
   if not exists (
-    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.begun_by)) then
+    select from external_call x where x.org_id = p_org and x.call_id = p_call and p_by in (x.opener, x.asker, x.begun_by)) then
     raise exception using errcode = 'CX403', detail = 'not_its_agent',
-      message = 'Only the agent that opened its session or began this call says what became of it.',
+      message = 'Only the agent that opened its session, asked for this call or began it says what became of it.',
       hint = 'Where nobody knows whether it happened, answer the card that asks: `cortex approval answer`.';
   end if;
 end
@@ -503,6 +512,10 @@ begin
   end if;
   if was.attempt = coalesce(p_attempt, was.attempt) and was.status = p_outcome ->> 'status'
       and was.result is not distinct from p_result::jsonb and was.error is not distinct from p_outcome ->> 'error' then
+    -- Its agent has what people answered: see take_answer.
+    if declared.unsettled and declared.asker = p_by and not declared.given_up then
+      update external_call x set unsettled = false where x.org_id = p_org and x.call_id = p_call;
+    end if;
     return;
   end if;
   if was.status in ('completed', 'failed', 'rejected', 'answered') then
