@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 from collections.abc import AsyncGenerator, Callable
@@ -19,9 +20,10 @@ from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 from pydantic import BaseModel, Field
 
-from cortex_plane import Client
+from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.adapter import Adapter
+from cortex_plane.client.dialogue import current_call
 from cortex_plane.client.google_adk import CONFIRMATION, PlanePlugin
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
@@ -299,3 +301,29 @@ async def test_a_call_in_a_session_that_is_held_goes_on_when_it_is_released(
         await admin.sessions.resume(session.id)
     assert "paid 1" in await talk.turn()
     assert (ran, await talk.pending()) == ([1], [])
+
+
+@pytest.mark.proves("D.1109")
+async def test_each_tool_that_runs_has_its_own_current_call(plane: Client, world: World) -> None:
+    begun, seen = asyncio.Event(), dict[int, Any]()
+
+    async def pay(n: int) -> str:
+        if n == 1:
+            begun.set()
+        await begun.wait()
+        seen[n] = current_call()
+        if n == 3:
+            raise ToolError("There is no such order.")
+        return "paid"
+
+    after: list[Any] = []
+    callbacks: dict[str, Any] = {"after_tool_callback": lambda **_: after.append(current_call())}
+    await Conversation(plane, [pay], [("pay", {"n": 2}), ("pay", {"n": 1})], **callbacks).turn(BEGIN)
+    calls = {str(call.id) for call in await ledger(world)}
+    assert {call.id for call in seen.values()} == calls
+    assert len(calls) == 2
+    assert after == [None, None]
+    assert current_call() is None
+    with pytest.raises(ToolError):
+        await Conversation(plane, [pay], [("pay", {"n": 3})]).turn(BEGIN)
+    assert seen[3].id not in calls

@@ -6053,7 +6053,7 @@ CASE kind
 END),
     CONSTRAINT chk_api_key_permissions CHECK (
 CASE kind
-    WHEN 'service'::text THEN (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text])
+    WHEN 'service'::text THEN (permissions <@ ARRAY['connection.write'::text, 'policy.write'::text, 'atlas.write'::text, 'tool.confirm'::text, 'agent.write'::text, 'team.write'::text, 'org.write'::text, 'member.write'::text, 'session.on_behalf'::text])
     WHEN 'worker'::text THEN (cardinality(permissions) > 0)
     ELSE (permissions = '{}'::text[])
 END),

@@ -11,7 +11,7 @@ confirmation up with the first answer, so `run` answers those alone that the pla
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -139,7 +139,10 @@ class PlanePlugin(BasePlugin):
         if answer.edited:
             tool_args.clear()
             tool_args.update(answer.arguments)
-        self._running[tool_context] = _Run(calls, answer)
+        scope = ExitStack()
+        # ADK runs the tool and the callbacks around it in one task, so the tool has its `current_call()`.
+        scope.enter_context(answer.running())
+        self._running[tool_context] = _Run(calls, answer, scope)
         return None
 
     async def after_tool_callback(
@@ -148,6 +151,7 @@ class PlanePlugin(BasePlugin):
         run = self._running.pop(tool_context, None)
         if run is None:
             return None
+        run.scope.close()
         self._hold_model_back(tool_context)
         if tool_context.function_call_id in tool_context.actions.requested_tool_confirmations or (
             tool_context.function_call_id in tool_context.actions.requested_auth_configs
@@ -166,6 +170,7 @@ class PlanePlugin(BasePlugin):
     ) -> dict[str, Any] | None:
         run = self._running.pop(tool_context, None)
         if run is not None:
+            run.scope.close()
             await run.calls.raised(run.answer, error)
         return None
 
@@ -205,6 +210,7 @@ class _Run:
 
     calls: PlaneCalls
     answer: PlaneAnswer
+    scope: ExitStack
 
 
 @dataclass(frozen=True, slots=True)

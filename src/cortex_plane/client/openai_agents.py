@@ -137,9 +137,32 @@ def waits(result: RunResult | RunResultStreaming) -> list[dict[str, Any]]:
 
 @dataclass
 class GuardedAgent(Agent[Any]):
-    """What `behind` makes of an agent. Its copies stay behind the plane."""
+    """What `behind` makes of an agent. Its copies stay behind the plane, and so does what is added to it later."""
 
     guard: AgentGuard | None = None
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Those that were added since the last look are guarded now, in place: the runner compares tools by identity."""
+        tools: list[Tool] = self.__dict__.setdefault("_tools", [])
+        if self.guard is not None:
+            tools[:] = [self.guard.guarded(tool, self.name) for tool in tools]
+        return tools
+
+    @tools.setter
+    def tools(self, tools: list[Tool]) -> None:
+        self.__dict__["_tools"] = list(tools)
+
+    @property
+    def handoffs(self) -> list[Agent[Any] | Handoff[Any, Any]]:
+        handoffs: list[Agent[Any] | Handoff[Any, Any]] = self.__dict__.setdefault("_handoffs", [])
+        if self.guard is not None:
+            handoffs[:] = [self.guard.guarded_handoff(target) for target in handoffs]
+        return handoffs
+
+    @handoffs.setter
+    def handoffs(self, handoffs: list[Agent[Any] | Handoff[Any, Any]]) -> None:
+        self.__dict__["_handoffs"] = list(handoffs)
 
     async def get_mcp_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
         """They are known only now."""
@@ -157,7 +180,8 @@ class AgentGuard:
     unguarded: frozenset[str]
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the plane said last, by the call that waits."""
-    _options: dict[tuple[str, str], ToolOptions] = field(default_factory=dict)
+    _guarded: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
+    """Tools and handoffs that this made, by their id."""
     _agents: dict[int, tuple[Agent[Any], GuardedAgent]] = field(default_factory=dict)
     """By the agent that a copy was made of, which is held so that its id stays its own."""
 
@@ -166,7 +190,7 @@ class AgentGuard:
         return self.adapter.calls(self.session)
 
     def put_behind(self, agent: Agent[Any]) -> GuardedAgent:
-        if isinstance(agent, GuardedAgent):
+        if isinstance(agent, GuardedAgent) and agent.guard is not None:
             return agent
         if type(agent) is not Agent:
             raise InvalidInput(
@@ -179,14 +203,15 @@ class AgentGuard:
         values = {field.name: getattr(agent, field.name) for field in dataclasses.fields(agent) if field.init}
         clone = GuardedAgent(**{**values, "handoffs": []}, guard=self)
         self._agents[id(agent)] = agent, clone
-        clone.tools = [self.guarded(tool, agent.name) for tool in agent.tools]
-        clone.handoffs = [
-            self._handoff(target) if isinstance(target, Handoff) else self.put_behind(target)
-            for target in agent.handoffs
-        ]
+        clone.handoffs = [self.guarded_handoff(target) for target in agent.handoffs]
         if self.reports_usage:
             clone.hooks = _UsageHooks(self, agent.hooks)
         return clone
+
+    def guarded_handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if not isinstance(target, Handoff):
+            return self.put_behind(target)
+        return target if self._is_guarded(target) else self._handoff(target)
 
     def _handoff(self, handoff: Handoff[Any, Any]) -> Handoff[Any, Any]:
         async def hand_over(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
@@ -197,10 +222,14 @@ class AgentGuard:
         target = handoff._agent_ref() if handoff._agent_ref is not None else None
         if isinstance(target, Agent):
             clone._agent_ref = weakref.ref(self.put_behind(target))
+        self._guarded[id(clone)] = clone
         return clone
 
+    def _is_guarded(self, entry: Tool | Handoff[Any, Any]) -> bool:
+        return self._guarded.get(id(entry)) is entry
+
     def guarded(self, tool: Tool, owner: str) -> Tool:
-        if tool.name in self.unguarded:
+        if tool.name in self.unguarded or self._is_guarded(tool):
             return tool
         if not isinstance(tool, FunctionTool):
             raise InvalidInput(
@@ -220,12 +249,22 @@ class AgentGuard:
                 code="unguarded_agent",
                 hint="Make the tool of it afterwards: behind(plane, subagent, ...).as_tool(...).",
             )
-        options = self.adapter.options(tool.qualified_name, tool.params_json_schema)
-        self._options[owner, tool.qualified_name] = options
+        options = self._options(tool)
         clone = copy.copy(tool)
         clone.needs_approval = self._asking(tool, options)
         clone.on_invoke_tool = self._invoking(tool, options)
+        self._guarded[id(clone)] = clone
         return clone
+
+    def _options(self, tool: FunctionTool) -> ToolOptions:
+        return self.adapter.options(tool.qualified_name, tool.params_json_schema)
+
+    async def _find_tool(self, agent: GuardedAgent, name: str) -> FunctionTool | None:
+        for tools in agent.tools, await agent.get_mcp_tools(RunContextWrapper(None)):
+            for tool in tools:
+                if isinstance(tool, FunctionTool) and tool.qualified_name == name and self._is_guarded(tool):
+                    return tool
+        return None
 
     def _asking(self, tool: FunctionTool, options: ToolOptions) -> Callable[..., Any]:
         async def ask(_: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
@@ -244,10 +283,8 @@ class AgentGuard:
 
     async def decide(self, agent: GuardedAgent, state: RunState[Any, Agent[Any]], item: ToolApprovalItem) -> None:
         """Takes the plane's answer over into the state of the run."""
-        at = agent.name, item.qualified_name or ""
-        if at not in self._options:
-            await agent.get_mcp_tools(RunContextWrapper(None))
-        if at not in self._options or item.call_id is None:
+        tool = await self._find_tool(agent, item.qualified_name or "")
+        if tool is None or item.call_id is None:
             return  # A tool that is gone, or one that is not guarded.
         try:
             arguments = _read_arguments(item.arguments)
@@ -256,7 +293,7 @@ class AgentGuard:
                 item, rejection_message=f"The arguments are no JSON object. Correct them and call it again: {error}"
             )
             return
-        answer = await self._waits(at[1], arguments, item.call_id, self._options[at])
+        answer = await self._waits(tool.qualified_name, arguments, item.call_id, self._options(tool))
         if answer is None:
             return
         if answer.next is Advice.STOP:
