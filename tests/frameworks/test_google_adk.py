@@ -50,6 +50,8 @@ class OneCall(BaseLlm):
     model: str = "one-call"
     calls: list[tuple[str, dict[str, Any]]]
     asked: list[int] = Field(default_factory=list)
+    counts_anew: bool = False
+    """Whether the ids of its calls begin at 0 with each answer, as those of some providers do."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -60,6 +62,9 @@ class OneCall(BaseLlm):
             parts = [types.Part(text="; ".join(str(result.response) for result in results))]
         else:
             parts = [types.Part.from_function_call(name=name, args=args) for name, args in self.calls]
+            for number, part in enumerate(parts if self.counts_anew else ()):
+                assert part.function_call is not None
+                part.function_call.id = f"call_{number}"
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 
@@ -327,3 +332,26 @@ async def test_each_tool_that_runs_has_its_own_current_call(plane: Client, world
     with pytest.raises(ToolError):
         await Conversation(plane, [pay], [("pay", {"n": 3})]).turn(BEGIN)
     assert seen[3].id not in calls
+
+
+@pytest.mark.proves("D.1108")
+async def test_an_id_that_comes_again_in_a_later_turn_is_another_call(careful: Client, strict: World) -> None:
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        ran.append(n)
+        return f"paid {n}"
+
+    talk = Conversation(careful, [pay], [("pay", {"n": 1})])
+    talk.model.counts_anew = True
+    for turn, n in enumerate((1, 1, 2), 1):
+        talk.model.calls = [("pay", {"n": n})]
+        await talk.turn(types.UserContent("Pay"))
+        await talk.turn()
+        (wait,) = await talk.pending()
+        assert wait["arguments"] == {"n": n}
+        await decide_soon(strict)
+        assert f"paid {n}" in await talk.turn()
+        assert len(ran) == turn
+    assert ran == [1, 1, 2]
+    assert [call.status for call in await ledger(strict)] == ["completed"] * 3

@@ -70,6 +70,12 @@ class Adapter:
         return dataclasses.replace(options, parameters=parameters)
 
 
+def key_of(call_id: str, earlier: int) -> str:
+    """The key of a call. Some providers begin to count their ids anew with each answer, so an id that has results earlier in this
+    conversation gets a number, which grows with them. A resume sees the same ones, and makes the same key."""
+    return call_id if earlier == 0 else f"{call_id}#{earlier + 1}"
+
+
 def describe_wait(answer: PlaneAnswer) -> dict[str, Any]:
     """What the framework shows while the call waits. It is no authority: the plane is asked again after every resume."""
     return {

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ExternalCall, Next, ReportedUsage
-from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait, find_faults
+from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait, find_faults, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls
 from cortex_plane.client.client import Client
 from cortex_plane.client.dialogue import approval_link
@@ -120,7 +120,8 @@ class PlanePlugin(BasePlugin):
         if faults is not None:
             return {"error": faults}
         calls = self._adapter.calls(_outside_id(tool_context.session))
-        answer = await calls.authorize(tool.name, tool_args, call_id, options)
+        key = key_of(call_id, _count_earlier_calls(tool_context.session.events, call_id))
+        answer = await calls.authorize(tool.name, tool_args, key, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 payload = {_ASKED_BY: _PLANE, **describe_wait(answer)}
@@ -308,6 +309,16 @@ def _find_siblings(events: list[Event], call_id: str | None) -> set[str | None]:
         if call_id in ids:
             return ids
     return set()
+
+
+def _count_earlier_calls(events: list[Event], call_id: str) -> int:
+    """With this id, before the last one. A call that waits has responses too, so only a call after a response is another one."""
+    count, has_response = 0, False
+    for event in events:
+        if has_response and any(call.id == call_id for call in event.get_function_calls()):
+            count, has_response = count + 1, False
+        has_response = has_response or any(response.id == call_id for response in event.get_function_responses())
+    return count
 
 
 def _last_answers(events: list[Event]) -> set[str]:

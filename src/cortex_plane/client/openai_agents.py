@@ -20,7 +20,7 @@ import orjson
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
-from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait
+from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.client.dialogue import ApprovalPending, InDoubt, encoded
@@ -267,14 +267,17 @@ class AgentGuard:
         return None
 
     def _asking(self, tool: FunctionTool, options: ToolOptions) -> Callable[..., Any]:
-        async def ask(_: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-            return await self._waits(tool.qualified_name, arguments, call_id, options) is None
+        async def ask(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
+            earlier = _count_earlier(context.turn_input, call_id)
+            return await self._waits(tool.qualified_name, arguments, call_id, earlier, options) is None
 
         return ask
 
-    async def _waits(self, name: str, arguments: Any, call_id: str, options: ToolOptions) -> PlaneAnswer | None:
+    async def _waits(
+        self, name: str, arguments: Any, call_id: str, earlier: int, options: ToolOptions
+    ) -> PlaneAnswer | None:
         """None where the call waits."""
-        answer = await self.calls.look(name, arguments, call_id, options)
+        answer = await self.calls.look(name, arguments, key_of(call_id, earlier), options)
         if answer.next in _PAUSES:
             self.waits[call_id] = describe_wait(answer)
             return None
@@ -293,7 +296,10 @@ class AgentGuard:
                 item, rejection_message=f"The arguments are no JSON object. Correct them and call it again: {error}"
             )
             return
-        answer = await self._waits(tool.qualified_name, arguments, item.call_id, self._options(tool))
+        # The run of an agent that is a tool began with its input alone.
+        inputs = state._original_input if agent is state._current_agent else []
+        earlier = _count_earlier(inputs, item.call_id)
+        answer = await self._waits(tool.qualified_name, arguments, item.call_id, earlier, self._options(tool))
         if answer is None:
             return
         if answer.next is Advice.STOP:
@@ -308,9 +314,8 @@ class AgentGuard:
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
             calls = self.calls
-            answer = await calls.authorize(
-                tool.qualified_name, _read_arguments(arguments), context.tool_call_id, options
-            )
+            key = key_of(context.tool_call_id, _count_earlier(context.turn_input, context.tool_call_id))
+            answer = await calls.authorize(tool.qualified_name, _read_arguments(arguments), key, options)
             match answer.next:
                 case Advice.WAIT:
                     raise ApprovalPending(f"`{answer.tool}` was not run: {answer.reason}")
@@ -366,6 +371,16 @@ def _read_arguments(arguments: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}")
     return value
+
+
+def _count_earlier(inputs: str | Sequence[Any], call_id: str) -> int:
+    """How long the conversation was when this run began, if the id has a result in it. Of results with one id the framework keeps the last
+    alone, so they cannot be counted. In one run it takes an id once."""
+    has_result = any(
+        isinstance(item, Mapping) and item.get("type") == "function_call_output" and item.get("call_id") == call_id
+        for item in inputs
+    )
+    return len(inputs) if has_result else 0
 
 
 def _subagent_waits(context: ToolContext[Any]) -> bool:
