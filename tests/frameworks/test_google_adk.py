@@ -25,6 +25,8 @@ from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.adapter import Adapter
 from cortex_plane.client.dialogue import current_call
 from cortex_plane.client.google_adk import CONFIRMATION, PlanePlugin
+from cortex_plane.tenancy.model.access import Grantable
+from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.apart import Apart
@@ -355,3 +357,26 @@ async def test_an_id_that_comes_again_in_a_later_turn_is_another_call(careful: C
         assert len(ran) == turn
     assert ran == [1, 1, 2]
     assert [call.status for call in await ledger(strict)] == ["completed"] * 3
+
+
+@pytest.mark.proves("D.1020")
+async def test_one_app_serves_many_people(server: Apart, world: World) -> None:
+    service = await world.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    pat, kim = await world.person(Role.MEMBER), await world.person(Role.MEMBER)
+    people = {"user 1": str(pat.member_id), "user 2": str(kim.member_id), "nobody": ""}
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        ran.append(n)
+        return "paid"
+
+    async with Client(server.url, service.secret) as client:
+        plugin = PlanePlugin(client, agent="deployer", patience=0.2, on_behalf_of=lambda user: people[user])
+        runner = Conversation(client, [pay], [("pay", {"n": 1})]).runner(plugin)
+        for user in ("user 1", "user 2"):
+            assert [event async for event in plugin.run(runner, user_id=user, session_id="1", new_message=BEGIN)]
+        with pytest.raises(RuntimeError, match="names nobody"):
+            assert [event async for event in plugin.run(runner, user_id="nobody", session_id="1", new_message=BEGIN)]
+        owners = [session.user_account_id async for session in client.sessions.list()]
+    assert sorted(owners, key=str) == sorted([pat.member_id, kim.member_id], key=str)
+    assert ran == [1, 1]

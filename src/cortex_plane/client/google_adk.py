@@ -10,7 +10,7 @@ confirmation up with the first answer, so `run` answers those alone that the pla
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,7 @@ class PlanePlugin(BasePlugin):
 
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
+    ``on_behalf_of`` is the person for whom a service works, or a function that returns them for ADK's id of the user.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class PlanePlugin(BasePlugin):
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
-        on_behalf_of: str | None = None,
+        on_behalf_of: str | Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(name="cortex_plane")
         self._adapter = Adapter(
@@ -119,7 +120,7 @@ class PlanePlugin(BasePlugin):
         faults = find_faults(options.parameters, tool_args)
         if faults is not None:
             return {"error": faults}
-        calls = self._adapter.calls(_outside_id(tool_context.session))
+        calls = self._adapter.calls(_outside_id(tool_context.session), tool_context.session.user_id)
         key = key_of(call_id, _count_earlier_calls(tool_context.session.events, call_id))
         answer = await calls.authorize(tool.name, tool_args, key, options)
         match answer.next:
@@ -180,7 +181,8 @@ class PlanePlugin(BasePlugin):
     ) -> LlmResponse | None:
         usage = llm_response.usage_metadata
         if self._report_usage and usage is not None and not llm_response.partial:
-            calls = self._adapter.usage_calls(_outside_id(callback_context.session))
+            session = callback_context.session
+            calls = self._adapter.usage_calls(_outside_id(session), session.user_id)
             await calls.report_usage(_usage_of(llm_response.model_version, usage))
         return None
 
