@@ -1008,6 +1008,11 @@ REQUIREMENTS = [
     _R("D.1025", "`cortex resume` runs a command of its own file for each session about which people decided: at least once for each decision until"
        " it ends well, one at a time for each session, and nothing is lost where it is killed between the decision and the start."),
     _R("D.1026", "The file of `cortex resume` is read strictly, no shell reads what others chose, and an id is never an option."),
+    _R("D.1105", "Tools and handoffs that are added to a guarded agent of the OpenAI Agents SDK, or to its copy, ask the plane or are refused."),
+    _R("D.1106", "`cortex resume` runs once for each session where members or services share an outside id, and says for whom."),
+    _R("D.1107", "The person for whom a service works does not write the state of its runs."),
+    _R("D.1108", "An id that a provider gives to calls of several turns is a call of its own in each of them, and the same one in each resume."),
+    _R("D.1109", "A tool of Google ADK has its `current_call()`, each of those that run at once its own."),
     _R("D.1040", "Streams of gRPC that catch up read in the turns of their org, few of an org at a time, and a reader that leaves keeps no place."),
     _R("D.1041", "On SIGTERM the doors of HTTP and gRPC end together: no call begins, those under way finish, and streams end with a status that"
        " says so."),

@@ -20,6 +20,8 @@ from cortex_plane.cli.resumer import ResumeConfig, read_resume_file
 from cortex_plane.client import Client
 from cortex_plane.client.authorization import Advice, PlaneCalls
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.tenancy.model.access import Grantable
+from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_authorization import server
 from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.apart import Apart
@@ -90,8 +92,8 @@ async def until_done(folder: Path, decisions: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def ask(plane: Client, thread: str, n: int = 1) -> None:
-    answer = await PlaneCalls(plane, agent="deployer", session=thread).authorize("pay", {"n": n}, f"id-{n}")
+async def ask(plane: Client, thread: str, n: int = 1, **more: Any) -> None:
+    answer = await PlaneCalls(plane, agent="deployer", session=thread, **more).authorize("pay", {"n": n}, f"id-{n}")
     assert answer.next is Advice.WAIT, answer
 
 
@@ -164,6 +166,32 @@ async def test_a_command_is_stopped_with_its_resumer_and_done_again(
         os.kill(int(pid), 0)
     async with resuming(tmp_path, access):
         await until(tmp_path / "pids.txt", 2)
+
+
+WHOM = """
+import os, pathlib
+with pathlib.Path("runs.txt").open("a") as runs:
+    runs.write(os.environ["CORTEX_RESUME_SESSION_ID"] + " " + os.environ["CORTEX_RESUME_ON_BEHALF_OF"] + "\\n")
+"""
+
+
+@pytest.mark.proves("D.1106")
+async def test_each_person_under_one_outside_id_has_a_run_of_their_own(
+    server: Apart, strict: World, tmp_path: Path
+) -> None:
+    service = await strict.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    people = [str((await strict.person(Role.MEMBER)).member_id) for _ in range(2)]
+    async with Client(server.url, service.secret) as plane:
+        for person in (*people, None):
+            await ask(plane, "thread a", on_behalf_of=person)
+            await decide_soon(strict)
+        write_config(tmp_path, WHOM)
+        async with resuming(tmp_path, {"CORTEX_URL": server.url, "CORTEX_KEY": service.secret}):
+            await until_done(tmp_path, 3)
+        decided = [call async for call in plane.calls.list_decided()]
+    assert [call.on_behalf_of and str(call.on_behalf_of) for call in decided] == [*people, None]
+    runs = sorted(f"{call.session_id} {call.on_behalf_of or ''}" for call in decided)
+    assert sorted(lines_of(tmp_path / "runs.txt")) == runs
 
 
 @pytest.mark.proves("D.1026")

@@ -18,7 +18,7 @@ from pydantic_ai import Agent, DeferredToolRequests, ModelMessagesTypeAdapter
 from pydantic_ai.models.function import FunctionModel
 
 from agents import Agent as OpenAiAgent
-from agents import UserError, function_tool
+from agents import SQLiteSession, UserError, function_tool
 from cortex_plane import Client
 from cortex_plane.client.langchain import PlaneMiddleware
 from cortex_plane.client.openai_agents import behind, run, waits
@@ -145,12 +145,15 @@ class AgentFrameworkDriver:
 class OpenAiAgentsDriver:
     session = THREAD
 
+    def __init__(self) -> None:
+        self._history = SQLiteSession(THREAD)
+
     async def run(self, plane: Client, tool: Refund, prompt: str | None = None) -> Turn:
         refund = function_tool(tool, name_override="refund", failure_error_function=None)
         plain = OpenAiAgent("Support", model=scripted_model, tools=[refund])
         agent = behind(plane, plain, "deployer", session=THREAD, patience=0.2)
         try:
-            result = await run(agent, prompt or "")
+            result = await run(agent, prompt or "", session=self._history)
         except UserError as error:
             raise error.__cause__ or error from None
         except Unavailable as error:

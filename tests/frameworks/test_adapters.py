@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from examples.frameworks import langchain_parts, openai_agents_parts, pydantic_ai_parts
 
 from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import ApprovalDecision, ApprovalStatus, Channel, Choice
@@ -38,6 +39,12 @@ def new_driver(request: pytest.FixtureRequest) -> Callable[[], Driver]:
 @pytest_asyncio.fixture
 async def plane(server: Apart, world: World) -> AsyncIterator[Client]:
     async with Client(server.url, world.service.secret) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def careful(server: Apart, strict: World) -> AsyncIterator[Client]:
+    async with Client(server.url, strict.service.secret) as client:
         yield client
 
 
@@ -82,6 +89,35 @@ async def test_parallel_calls_wait_are_decided_apart_and_run_once(
     assert "no more today" in text
     assert "A-3 is paid back." in text
     assert {call.status for call in await ledger(strict)} == {"completed", "rejected"}
+
+
+@pytest.mark.proves("D.1108")
+@pytest.mark.parametrize("framework", ["langchain", "langchain-sync", "pydantic-ai", "openai-agents"])
+async def test_an_id_that_comes_again_in_a_later_turn_is_another_call(
+    careful: Client, strict: World, monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    class CountedAnew:
+        """Of a provider whose first call in each answer has the same id."""
+
+        hex = "call_0"
+
+    for parts in (langchain_parts, pydantic_ai_parts, openai_agents_parts):
+        monkeypatch.setattr(parts, "uuid4", CountedAnew)
+    driver = drivers()[framework]()
+    ran: list[str] = []
+
+    def refund(order: str, cents: int) -> str:
+        ran.append(order)
+        return f"{order} is paid back."
+
+    for turn, order in enumerate(("A-1", "A-1", "A-2"), 1):
+        assert len((await driver.run(careful, refund, f"Refund {order}")).waits) == 1
+        assert len((await driver.run(careful, refund)).waits) == 1, "the same call in each resume"
+        await decide(strict, order, Choice.APPROVED)
+        assert f"{order} is paid back." in (await driver.run(careful, refund)).text
+        assert len(ran) == turn
+    assert ran == ["A-1", "A-1", "A-2"]
+    assert [call.status for call in await ledger(strict)] == ["completed"] * 3
 
 
 @pytest.mark.proves("D.945")

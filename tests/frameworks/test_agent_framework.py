@@ -30,8 +30,11 @@ from cortex_plane import Client
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.agent_framework import next_turn, pending, plane_middleware
 from cortex_plane.kernel.errors import InvalidInput
+from cortex_plane.tenancy.model.access import Grantable
+from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
+from tests.fixtures.apart import Apart
 from tests.fixtures.people import World, apply_policies
 
 __all__ = ["careful", "plane", "server"]
@@ -270,3 +273,26 @@ async def test_tokens_of_streamed_answers_are_counted(plane: Client, world: Worl
     assert [call.status for call in await ledger(world)] == ["completed"]
     (usage,) = [row async for row in plane.usage.list()]
     assert usage.prompt_tokens == 14
+
+
+@pytest.mark.proves("D.1020")
+async def test_one_agent_serves_many_people(server: Apart, world: World) -> None:
+    service = await world.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    people = [str((await world.person(Role.MEMBER)).member_id) for _ in range(2)]
+
+    @tool
+    def pay(n: int) -> str:
+        return "paid"
+
+    async with Client(server.url, service.secret) as client:
+        middleware = plane_middleware(
+            client, agent="deployer", patience=0.2, on_behalf_of=lambda session: session.state["member"]
+        )
+        for person in people:
+            agent = Agent(OneAnswer([("pay", {"n": 1})]), name="support", tools=[pay], middleware=middleware)
+            session = AgentSession(session_id="thread 1")
+            session.state["member"] = person
+            await agent.run(next_turn(session, "Pay"), session=session)
+        owners = [str(session.user_account_id) async for session in client.sessions.list()]
+    assert sorted(owners) == sorted(people)
+    assert [call.status for call in await ledger(world)] == ["completed"] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 from collections.abc import AsyncGenerator, Callable
@@ -19,10 +20,13 @@ from google.adk.tools.function_tool import FunctionTool
 from google.genai import types
 from pydantic import BaseModel, Field
 
-from cortex_plane import Client
+from cortex_plane import Client, ToolError
 from cortex_plane.approvals.model.approvals import Choice
 from cortex_plane.client.adapter import Adapter
+from cortex_plane.client.dialogue import current_call
 from cortex_plane.client.google_adk import CONFIRMATION, PlanePlugin
+from cortex_plane.tenancy.model.access import Grantable
+from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_authorization import careful, plane, server
 from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.apart import Apart
@@ -48,6 +52,8 @@ class OneCall(BaseLlm):
     model: str = "one-call"
     calls: list[tuple[str, dict[str, Any]]]
     asked: list[int] = Field(default_factory=list)
+    counts_anew: bool = False
+    """Whether the ids of its calls begin at 0 with each answer, as those of some providers do."""
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -58,6 +64,9 @@ class OneCall(BaseLlm):
             parts = [types.Part(text="; ".join(str(result.response) for result in results))]
         else:
             parts = [types.Part.from_function_call(name=name, args=args) for name, args in self.calls]
+            for number, part in enumerate(parts if self.counts_anew else ()):
+                assert part.function_call is not None
+                part.function_call.id = f"call_{number}"
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 
@@ -299,3 +308,75 @@ async def test_a_call_in_a_session_that_is_held_goes_on_when_it_is_released(
         await admin.sessions.resume(session.id)
     assert "paid 1" in await talk.turn()
     assert (ran, await talk.pending()) == ([1], [])
+
+
+@pytest.mark.proves("D.1109")
+async def test_each_tool_that_runs_has_its_own_current_call(plane: Client, world: World) -> None:
+    begun, seen = asyncio.Event(), dict[int, Any]()
+
+    async def pay(n: int) -> str:
+        if n == 1:
+            begun.set()
+        await begun.wait()
+        seen[n] = current_call()
+        if n == 3:
+            raise ToolError("There is no such order.")
+        return "paid"
+
+    after: list[Any] = []
+    callbacks: dict[str, Any] = {"after_tool_callback": lambda **_: after.append(current_call())}
+    await Conversation(plane, [pay], [("pay", {"n": 2}), ("pay", {"n": 1})], **callbacks).turn(BEGIN)
+    calls = {str(call.id) for call in await ledger(world)}
+    assert {call.id for call in seen.values()} == calls
+    assert len(calls) == 2
+    assert after == [None, None]
+    assert current_call() is None
+    with pytest.raises(ToolError):
+        await Conversation(plane, [pay], [("pay", {"n": 3})]).turn(BEGIN)
+    assert seen[3].id not in calls
+
+
+@pytest.mark.proves("D.1108")
+async def test_an_id_that_comes_again_in_a_later_turn_is_another_call(careful: Client, strict: World) -> None:
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        ran.append(n)
+        return f"paid {n}"
+
+    talk = Conversation(careful, [pay], [("pay", {"n": 1})])
+    talk.model.counts_anew = True
+    for turn, n in enumerate((1, 1, 2), 1):
+        talk.model.calls = [("pay", {"n": n})]
+        await talk.turn(types.UserContent("Pay"))
+        await talk.turn()
+        (wait,) = await talk.pending()
+        assert wait["arguments"] == {"n": n}
+        await decide_soon(strict)
+        assert f"paid {n}" in await talk.turn()
+        assert len(ran) == turn
+    assert ran == [1, 1, 2]
+    assert [call.status for call in await ledger(strict)] == ["completed"] * 3
+
+
+@pytest.mark.proves("D.1020")
+async def test_one_app_serves_many_people(server: Apart, world: World) -> None:
+    service = await world.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    pat, kim = await world.person(Role.MEMBER), await world.person(Role.MEMBER)
+    people = {"user 1": str(pat.member_id), "user 2": str(kim.member_id), "nobody": ""}
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        ran.append(n)
+        return "paid"
+
+    async with Client(server.url, service.secret) as client:
+        plugin = PlanePlugin(client, agent="deployer", patience=0.2, on_behalf_of=lambda user: people[user])
+        runner = Conversation(client, [pay], [("pay", {"n": 1})]).runner(plugin)
+        for user in ("user 1", "user 2"):
+            assert [event async for event in plugin.run(runner, user_id=user, session_id="1", new_message=BEGIN)]
+        with pytest.raises(RuntimeError, match="names nobody"):
+            assert [event async for event in plugin.run(runner, user_id="nobody", session_id="1", new_message=BEGIN)]
+        owners = [session.user_account_id async for session in client.sessions.list()]
+    assert sorted(owners, key=str) == sorted([pat.member_id, kim.member_id], key=str)
+    assert ran == [1, 1]

@@ -193,7 +193,7 @@ SHORT = [
     ("pydantic-ai", "act:after", "retry_with_key"), ("pydantic-ai", "report:after", "ask_human"),
     ("pydantic-ai-unsaved", "report:before", "ask_human"), ("pydantic-ai-unsaved", "act:after", "probe"),
     ("openai-agents", "act:after", "ask_human"), ("openai-agents", "act:before", "probe"),
-    ("google-adk", "act:after", "ask_human"), ("agent-framework", "act:after", "ask_human"),
+    ("google-adk", "act:after", "retry_with_key"), ("agent-framework", "act:after", "ask_human"),
     ("hooks", "act:after", "ask_human"), ("hooks", "report:after", "ask_human"), ("hooks-unsaved", "act:before", "ask_human"),
     ("hook-command", "report:before", "ask_human"),
     ("gateway", "act:after gateway", "ask_human"), ("gateway", "act:before server", "retry_with_key"), ("gateway", "report:after", "ask_human"),

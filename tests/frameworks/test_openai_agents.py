@@ -337,3 +337,62 @@ async def test_a_streamed_run_waits_and_is_denied_like_any_other(careful: Client
     second = Runner.run_streamed(agent, await resumed(agent, state_of(first)))
     assert [event async for event in second.stream_events()]
     assert "no more today" in outputs(second)[0]
+
+
+@pytest.mark.proves("D.1105")
+@pytest.mark.parametrize("way", ["copy", "append", "assign", "handoff", "handoff of a copy", "handoff object"])
+async def test_what_is_added_to_a_guarded_agent_asks_too(careful: Client, strict: World, way: str) -> None:
+    ran: list[str] = []
+
+    @function_tool
+    def refund(order: str) -> str:
+        """Pay money back."""
+        ran.append(order)
+        return "paid"
+
+    def agent(*steps: Any) -> GuardedAgent:
+        agent = guarded(careful, Agent("Support", model=scripted(*steps)))
+        if "handoff" in way:
+            agent.model = scripted(called("transfer_to_clerk", {}, "call-0"))
+            clerk = Agent("Clerk", model=scripted(*steps), tools=[refund])
+            if way == "handoff":
+                agent.handoffs.append(clerk)
+                return agent
+            copied = agent.clone(handoffs=[handoff(clerk) if way == "handoff object" else clerk])
+            assert isinstance(copied, GuardedAgent)
+            return copied
+        match way:
+            case "copy":
+                copied = agent.clone(name="Another name", tools=[refund])
+                assert isinstance(copied, GuardedAgent)
+                return copied
+            case "append":
+                agent.tools.append(refund)
+            case _:
+                agent.tools = [refund]
+        return agent
+
+    first = await Runner.run(agent(called("refund", {"order": "A-1"})), "Refund")
+    assert ([wait["tool"] for wait in waits(first)], ran) == (["refund"], [])
+    await decide_soon(strict)
+    again = agent()
+    second = await Runner.run(again, await resumed(again, state_of(first)))
+    assert (second.final_output, ran) == ("Done.", ["A-1"])
+    assert [call.status for call in await ledger(strict)] == ["completed"]
+
+
+@pytest.mark.proves("D.1105")
+async def test_what_the_plane_would_not_see_is_refused_also_later(careful: Client) -> None:
+    agent = guarded(careful, Agent("Support", model=scripted()))
+    with pytest.raises(InvalidInput, match="WebSearchTool"):
+        await Runner.run(agent.clone(tools=[WebSearchTool()]), "Search")
+    with pytest.raises(InvalidInput, match="SandboxAgent"):
+        await Runner.run(agent.clone(handoffs=[SandboxAgent("S")]), "Search")
+    with pytest.raises(InvalidInput, match="GuardedAgent"):
+        await Runner.run(agent.clone(handoffs=[GuardedAgent("No guard")]), "Search")
+    plain: list[Any] = []
+    copied = agent.clone(tools=plain)
+    copied.tools.append(WebSearchTool())
+    with pytest.raises(InvalidInput, match="WebSearchTool"):
+        await Runner.run(copied, "Search")
+    assert plain == [], "the list of the user is left alone"

@@ -428,7 +428,6 @@ VICTIMS: dict[str, Victim] = {
     "hook-command": Victim(_hooks(_run_hook_command), _ASKS),
     "gateway": Victim(_gateway(), ("ask_human", "retry_with_key")),
     "gateway-without-ids": Victim(_gateway(has_ids=False), ("ask_human", "retry_with_key"), saves=False),
-    # Google ADK runs the tool outside of the adapter, which gives it no `current_call()` to retry with.
-    "google-adk": Victim(_run_google_adk, ("ask_human", "probe"), saves=False),
+    "google-adk": Victim(_run_google_adk, saves=False),
     "agent-framework": Victim(_run_agent_framework, saves=False),
 }

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from cortex_plane.sessions.model.sessions import MAX_STATE_BYTES
+from cortex_plane.tenancy.model.access import Grantable
 from cortex_plane.tenancy.model.orgs import Role
 from tests.calls.test_outside_sessions import opened
 from tests.fixtures.people import Person, World, with_key
@@ -96,3 +97,18 @@ async def test_it_ends_with_its_session_and_a_changed_one_is_refused(
     assert shown(await read(http, service, session)) == (0, None)
     late = await save(http, service, session, "late", 0)
     assert (late.status_code, late.json()["code"]) == (409, "session_terminated")
+
+
+@pytest.mark.proves("D.1107")
+@pytest.mark.parametrize("more", [{}, {"outside_id": "thread 1"}])
+async def test_the_person_for_whom_a_service_works_reads_and_does_not_save(
+    http: httpx.AsyncClient, world: World, more: dict[str, str]
+) -> None:
+    service = await world.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
+    pat = await world.person(Role.MEMBER)
+    body = {"agent": "deployer", "kind": "external", "on_behalf_of": str(pat.member_id), **more}
+    session = (await http.post("/v1/sessions", json=body, headers=service.headers)).json()["id"]
+    assert (await save(http, pat, session, "theirs", 0)).status_code == 403
+    assert shown(await save(http, service, session, "a run", 0)) == (1, "a run")
+    assert (await save(http, pat, session, "theirs", 1)).status_code == 403
+    assert shown(await read(http, pat, session)) == (1, "a run")

@@ -482,6 +482,8 @@ class CallDecision:
     """How the request ended."""
     decided_at: datetime
     """When it ended."""
+    on_behalf_of: UUID | None = None
+    """The member for whom a service opened the session. Members who share an outside id have a session each."""
 
 
 CallName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-f0-9]+$")]

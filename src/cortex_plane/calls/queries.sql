@@ -128,7 +128,8 @@ order by created_at desc, id desc, status nulls last
 -- name: list_decided_calls
 -- Calls of agents that run elsewhere whose request has ended since $5, as far as $4 sees them (null: all), in the order in which that happened.
 select i.call_id as id, r.resolved_at as created_at, r.resolved_at as decided_at, x.session_id, s.outside_id, a.slug as agent,
-  c.tool_name as tool, x.key, c.status, r.id as approval_id, r.kind, r.status as decision
+  c.tool_name as tool, x.key, c.status, r.id as approval_id, r.kind, r.status as decision,
+  case when s.on_behalf_by is not null then s.user_account_id end as on_behalf_of
 from approval_request r
 join approval_invocation i on i.org_id = r.org_id and i.approval_id = r.id
 join external_call x on x.org_id = i.org_id and x.call_id = i.call_id

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field
@@ -146,6 +147,8 @@ class ResumeState:
 class _Thread:
     """The decisions about one session that no run has covered yet."""
 
+    name: tuple[str, str, UUID | None]
+    """What its agent knows it by. Sessions that follow each other under one name are resumed one at a time."""
     calls: dict[str, CallDecision] = field(default_factory=dict)
     tries: int = 0
     not_before: float = 0.0
@@ -156,7 +159,8 @@ class Resumer:
     def __init__(self, plane: Client, config: ResumeConfig) -> None:
         self._plane, self._config = plane, config
         self._state = ResumeState.read(config.state)
-        self._threads: dict[tuple[str, str], _Thread] = {}
+        self._threads: dict[UUID, _Thread] = {}
+        """By the id of the session: members and services may use the same outside id for theirs."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._children: set[asyncio.subprocess.Process] = set()
         self._stop = asyncio.Event()
@@ -189,7 +193,9 @@ class Resumer:
             # A session without an outside id lives and dies with the process that opened it.
             if name in self._state.done or call.outside_id is None:
                 continue
-            thread = self._threads.setdefault((call.agent, call.outside_id), _Thread())
+            thread = self._threads.setdefault(
+                call.session_id, _Thread((call.agent, call.outside_id, call.on_behalf_of))
+            )
             thread.calls.setdefault(name, call)
         self._state.newest = newest
         self._state.write(self._state.since(self._waiting()))
@@ -204,8 +210,12 @@ class Resumer:
             thread for thread in self._threads.values() if thread.calls and not thread.runs and thread.not_before <= now
         ]
         queue = deque(sorted(ready, key=lambda thread: min(call.decided_at for call in thread.calls.values())))
+        running = {thread.name for thread in self._threads.values() if thread.runs}
         while queue and len(self._tasks) < self._config.parallel:
             thread = queue.popleft()
+            if thread.name in running:
+                continue
+            running.add(thread.name)
             thread.runs = True
             task = asyncio.create_task(self._resume(thread))
             self._tasks.add(task)
@@ -231,7 +241,7 @@ class Resumer:
             del thread.calls[name]
             self._state.done[name] = call.decided_at
         if not thread.calls:
-            self._threads.pop((newest.agent, str(newest.outside_id)), None)
+            self._threads.pop(newest.session_id, None)
         self._state.write(self._state.since(self._waiting()))
         self._start()
 
@@ -239,6 +249,7 @@ class Resumer:
         told = {
             "CORTEX_RESUME_OUTSIDE_ID": str(call.outside_id), "CORTEX_RESUME_SESSION_ID": str(call.session_id),
             "CORTEX_RESUME_CALL_ID": str(call.id), "CORTEX_RESUME_AGENT": call.agent, "CORTEX_RESUME_DECISION": call.decision,
+            "CORTEX_RESUME_ON_BEHALF_OF": str(call.on_behalf_of or ""),
         }  # fmt: skip
         try:
             words = self._config.command_for(call)

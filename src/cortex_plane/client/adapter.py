@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.client.authorization import PATIENCE_SECONDS, PLAIN, Advice, PlaneAnswer, PlaneCalls, ToolOptions
+from cortex_plane.client.dialogue import require_person
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 
 if TYPE_CHECKING:
@@ -35,23 +36,28 @@ class Adapter:
     names: ToolNames = field(default_factory=ToolNames)
     answers: Answers | None = None
     patience: float = PATIENCE_SECONDS
-    on_behalf_of: str | None = None
-    """The person for whom a service works."""
+    on_behalf_of: str | Callable[[Any], str] | None = None
+    """The person for whom a service works, or a function of what the framework knows of them."""
 
-    _calls: dict[str, PlaneCalls] = field(default_factory=dict, init=False)
+    _calls: dict[tuple[str, str | None], PlaneCalls] = field(default_factory=dict, init=False)
 
-    def calls(self, session: str) -> PlaneCalls:
-        """The same for all calls of a session: once somebody has ended it, this adapter opens no other one in its place."""
-        if session not in self._calls:
+    def calls(self, session: str, source: object = None) -> PlaneCalls:
+        """The same for all calls of a session: once somebody has ended it, this adapter opens no other one in its place. From the ``source``
+        a function says who the person is."""
+        at = session, self._person(source)
+        if at not in self._calls:
             while len(self._calls) >= MOST_SESSIONS:
                 self._calls.pop(next(iter(self._calls)))
-            self._calls[session] = PlaneCalls(
+            self._calls[at] = PlaneCalls(
                 self.plane, agent=self.agent, session=session, names=self.names, answers=self.answers, patience=self.patience,
-                on_behalf_of=self.on_behalf_of,
+                on_behalf_of=at[1],
             )  # fmt: skip
-        return self._calls[session]
+        return self._calls[at]
 
-    def usage_calls(self, session: str) -> PlaneCalls:
+    def _person(self, source: object) -> str | None:
+        return require_person(self.on_behalf_of(source)) if callable(self.on_behalf_of) else self.on_behalf_of
+
+    def usage_calls(self, session: str, source: object = None) -> PlaneCalls:
         patience = min(self.patience, USAGE_PATIENCE_SECONDS)
         return PlaneCalls(
             self.plane,
@@ -59,7 +65,7 @@ class Adapter:
             session=session,
             names=self.names,
             patience=patience,
-            on_behalf_of=self.on_behalf_of,
+            on_behalf_of=self._person(source),
         )
 
     def options(self, name: str, parameters: Mapping[str, Any] | None) -> ToolOptions:
@@ -68,6 +74,12 @@ class Adapter:
         if options.parameters is not None or parameters is None:
             return options
         return dataclasses.replace(options, parameters=parameters)
+
+
+def key_of(call_id: str, earlier: int) -> str:
+    """The key of a call. Some providers begin to count their ids anew with each answer, so an id that has results earlier in this
+    conversation gets a number, which grows with them. A resume sees the same ones, and makes the same key."""
+    return call_id if earlier == 0 else f"{call_id}#{earlier + 1}"
 
 
 def describe_wait(answer: PlaneAnswer) -> dict[str, Any]:

@@ -56,12 +56,13 @@ def plane_middleware(
     answers: Answers | None = None,
     patience: float = PATIENCE_SECONDS,
     report_usage: bool = True,
-    on_behalf_of: str | None = None,
+    on_behalf_of: str | Callable[[AgentSession], str] | None = None,
 ) -> list[AgentMiddleware | FunctionMiddleware | ChatMiddleware]:
     """Puts every function tool of an agent behind the plane. Give these as the last middleware, so that they authorize what runs.
 
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
+    ``on_behalf_of`` is the person for whom a service works, or a function that returns them for a session.
     """
     adapter = Adapter(
         plane=plane or Client(),
@@ -115,7 +116,7 @@ class _Authorization(FunctionMiddleware):
         if faults is not None:
             context.result = faults
             return
-        calls = self._adapter.calls(session.session_id)
+        calls = self._adapter.calls(session.session_id, session)
         answer = await calls.authorize(function.name, arguments, key, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
@@ -160,7 +161,7 @@ class _UsageReport(ChatMiddleware):
     async def _report(self, context: ChatContext, start: float, response: ChatResponse[Any]) -> None:
         if context.session is None or not response.usage_details:
             return
-        calls = self._adapter.usage_calls(context.session.session_id)
+        calls = self._adapter.usage_calls(context.session.session_id, context.session)
         await calls.report_usage(_usage_of(response, time.monotonic() - start))
 
 

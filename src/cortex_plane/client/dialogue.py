@@ -120,6 +120,14 @@ def current_call() -> CurrentCall | None:
     return _current.get()
 
 
+def require_person(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(
+            "`on_behalf_of` names nobody. Nothing was sent.", hint="Return the id of a member, or `connection:name`."
+        )
+    return name
+
+
 @contextlib.contextmanager
 def running_call(id: str, attempt: int) -> Iterator[None]:
     token = _current.set(CurrentCall(id, attempt))

@@ -10,8 +10,8 @@ confirmation up with the first answer, so `run` answers those alone that the pla
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ExternalCall, Next, ReportedUsage
-from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait, find_faults
+from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait, find_faults, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls
 from cortex_plane.client.client import Client
 from cortex_plane.client.dialogue import approval_link
@@ -53,6 +53,7 @@ class PlanePlugin(BasePlugin):
 
     Without a ``plane`` it is the one that `Client()` finds. ``tools`` has options by the name of the tool, ``names`` maps the names of tools, ``answers`` answers gates, and ``patience`` is how many
     seconds a plane that does not answer is asked again. With ``report_usage`` the plane counts the tokens of each answer of the model.
+    ``on_behalf_of`` is the person for whom a service works, or a function that returns them for ADK's id of the user.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class PlanePlugin(BasePlugin):
         answers: Answers | None = None,
         patience: float = PATIENCE_SECONDS,
         report_usage: bool = True,
-        on_behalf_of: str | None = None,
+        on_behalf_of: str | Callable[[str], str] | None = None,
     ) -> None:
         super().__init__(name="cortex_plane")
         self._adapter = Adapter(
@@ -119,8 +120,9 @@ class PlanePlugin(BasePlugin):
         faults = find_faults(options.parameters, tool_args)
         if faults is not None:
             return {"error": faults}
-        calls = self._adapter.calls(_outside_id(tool_context.session))
-        answer = await calls.authorize(tool.name, tool_args, call_id, options)
+        calls = self._adapter.calls(_outside_id(tool_context.session), tool_context.session.user_id)
+        key = key_of(call_id, _count_earlier_calls(tool_context.session.events, call_id))
+        answer = await calls.authorize(tool.name, tool_args, key, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 payload = {_ASKED_BY: _PLANE, **describe_wait(answer)}
@@ -139,7 +141,10 @@ class PlanePlugin(BasePlugin):
         if answer.edited:
             tool_args.clear()
             tool_args.update(answer.arguments)
-        self._running[tool_context] = _Run(calls, answer)
+        scope = ExitStack()
+        # ADK runs the tool and the callbacks around it in one task, so the tool has its `current_call()`.
+        scope.enter_context(answer.running())
+        self._running[tool_context] = _Run(calls, answer, scope)
         return None
 
     async def after_tool_callback(
@@ -148,6 +153,7 @@ class PlanePlugin(BasePlugin):
         run = self._running.pop(tool_context, None)
         if run is None:
             return None
+        run.scope.close()
         self._hold_model_back(tool_context)
         if tool_context.function_call_id in tool_context.actions.requested_tool_confirmations or (
             tool_context.function_call_id in tool_context.actions.requested_auth_configs
@@ -166,6 +172,7 @@ class PlanePlugin(BasePlugin):
     ) -> dict[str, Any] | None:
         run = self._running.pop(tool_context, None)
         if run is not None:
+            run.scope.close()
             await run.calls.raised(run.answer, error)
         return None
 
@@ -174,7 +181,8 @@ class PlanePlugin(BasePlugin):
     ) -> LlmResponse | None:
         usage = llm_response.usage_metadata
         if self._report_usage and usage is not None and not llm_response.partial:
-            calls = self._adapter.usage_calls(_outside_id(callback_context.session))
+            session = callback_context.session
+            calls = self._adapter.usage_calls(_outside_id(session), session.user_id)
             await calls.report_usage(_usage_of(llm_response.model_version, usage))
         return None
 
@@ -205,6 +213,7 @@ class _Run:
 
     calls: PlaneCalls
     answer: PlaneAnswer
+    scope: ExitStack
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +311,16 @@ def _find_siblings(events: list[Event], call_id: str | None) -> set[str | None]:
         if call_id in ids:
             return ids
     return set()
+
+
+def _count_earlier_calls(events: list[Event], call_id: str) -> int:
+    """With this id, before the last one. A call that waits has responses too, so only a call after a response is another one."""
+    count, has_response = 0, False
+    for event in events:
+        if has_response and any(call.id == call_id for call in event.get_function_calls()):
+            count, has_response = count + 1, False
+        has_response = has_response or any(response.id == call_id for response in event.get_function_responses())
+    return count
 
 
 def _last_answers(events: list[Event]) -> set[str]:

@@ -34,6 +34,7 @@ from cortex_plane.agents.model.tools import OnUncertain, is_tool_name
 from cortex_plane.calls import routes as call_routes
 from cortex_plane.client import dialogue as dialogues
 from cortex_plane.client.dialogue import current_call as current_call
+from cortex_plane.client.dialogue import require_person
 from cortex_plane.client.transport import Plane, problem, send, send_async
 from cortex_plane.kernel.canonical import canonical, check_json
 from cortex_plane.kernel.errors import CortexError, InvalidInput, Unavailable
@@ -327,13 +328,7 @@ class Guarded:
         person = self._options.on_behalf_of
         if person is None:
             return None
-        text = person(*args, **kwargs) if callable(person) else person
-        if not isinstance(text, str) or not text:
-            raise InvalidInput(
-                "`on_behalf_of` names nobody. Nothing was sent.",
-                hint="Return the id of a member, or `connection:name`.",
-            )
-        return text
+        return require_person(person(*args, **kwargs) if callable(person) else person)
 
     def _with(self, bound: inspect.BoundArguments, arguments: dict[str, Any]) -> inspect.BoundArguments:
         """The call with these arguments instead of those that were shown."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
-from cortex_plane.client.adapter import Adapter, as_text, describe_stop, describe_wait
+from cortex_plane.client.adapter import Adapter, as_text, describe_stop, describe_wait, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.kernel.errors import InvalidInput, extra
@@ -166,7 +166,8 @@ class PlaneMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             )
         name = request.tool_call["name"]
         options = self._adapter.options(name, _parameters(request.tool))
-        return _Call(self._adapter.calls(thread), name, request.tool_call["args"], call_id, options)
+        key = key_of(call_id, _count_results(request.state, call_id))
+        return _Call(self._adapter.calls(thread), name, request.tool_call["args"], key, options)
 
     def _usage(
         self, response: ModelResponse[Any], seconds: float
@@ -208,6 +209,13 @@ class _Outcome:
 def _thread_of(config: Mapping[str, Any]) -> str | None:
     thread = config.get("configurable", {}).get("thread_id")
     return None if thread is None else str(thread)
+
+
+def _count_results(state: Any, call_id: str) -> int:
+    messages = state.get("messages", []) if isinstance(state, Mapping) else getattr(state, "messages", state)
+    if not isinstance(messages, list):
+        return 0
+    return sum(isinstance(message, ToolMessage) and message.tool_call_id == call_id for message in messages)
 
 
 def _find_fault(request: ToolCallRequest) -> str | None:

@@ -20,7 +20,7 @@ import orjson
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
-from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait
+from cortex_plane.client.adapter import Adapter, describe_stop, describe_wait, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.client.dialogue import ApprovalPending, InDoubt, encoded
@@ -137,9 +137,33 @@ def waits(result: RunResult | RunResultStreaming) -> list[dict[str, Any]]:
 
 @dataclass
 class GuardedAgent(Agent[Any]):
-    """What `behind` makes of an agent. Its copies stay behind the plane."""
+    """What `behind` makes of an agent. Its copies stay behind the plane, and so does what is added to it later."""
 
     guard: AgentGuard | None = None
+
+    # mypy refuses a property in place of a field of a dataclass; lists that were appended to show it only when they are read.
+    @property
+    def tools(self) -> list[Tool]:  # type: ignore[misc]
+        """Those that were added since the last look are guarded now, in place: the runner compares tools by identity."""
+        tools: list[Tool] = self.__dict__.setdefault("_tools", [])
+        if self.guard is not None:
+            tools[:] = [self.guard.guarded(tool, self.name) for tool in tools]
+        return tools
+
+    @tools.setter
+    def tools(self, tools: list[Tool]) -> None:
+        self.__dict__["_tools"] = list(tools)
+
+    @property
+    def handoffs(self) -> list[Agent[Any] | Handoff[Any, Any]]:  # type: ignore[misc]
+        handoffs: list[Agent[Any] | Handoff[Any, Any]] = self.__dict__.setdefault("_handoffs", [])
+        if self.guard is not None:
+            handoffs[:] = [self.guard.guarded_handoff(target) for target in handoffs]
+        return handoffs
+
+    @handoffs.setter
+    def handoffs(self, handoffs: list[Agent[Any] | Handoff[Any, Any]]) -> None:
+        self.__dict__["_handoffs"] = list(handoffs)
 
     async def get_mcp_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
         """They are known only now."""
@@ -157,7 +181,8 @@ class AgentGuard:
     unguarded: frozenset[str]
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What the plane said last, by the call that waits."""
-    _options: dict[tuple[str, str], ToolOptions] = field(default_factory=dict)
+    _guarded: weakref.WeakValueDictionary[int, Any] = field(default_factory=weakref.WeakValueDictionary)
+    """Tools and handoffs that this made, by their id."""
     _agents: dict[int, tuple[Agent[Any], GuardedAgent]] = field(default_factory=dict)
     """By the agent that a copy was made of, which is held so that its id stays its own."""
 
@@ -166,7 +191,7 @@ class AgentGuard:
         return self.adapter.calls(self.session)
 
     def put_behind(self, agent: Agent[Any]) -> GuardedAgent:
-        if isinstance(agent, GuardedAgent):
+        if isinstance(agent, GuardedAgent) and agent.guard is not None:
             return agent
         if type(agent) is not Agent:
             raise InvalidInput(
@@ -179,14 +204,15 @@ class AgentGuard:
         values = {field.name: getattr(agent, field.name) for field in dataclasses.fields(agent) if field.init}
         clone = GuardedAgent(**{**values, "handoffs": []}, guard=self)
         self._agents[id(agent)] = agent, clone
-        clone.tools = [self.guarded(tool, agent.name) for tool in agent.tools]
-        clone.handoffs = [
-            self._handoff(target) if isinstance(target, Handoff) else self.put_behind(target)
-            for target in agent.handoffs
-        ]
+        clone.handoffs = [self.guarded_handoff(target) for target in agent.handoffs]
         if self.reports_usage:
             clone.hooks = _UsageHooks(self, agent.hooks)
         return clone
+
+    def guarded_handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if not isinstance(target, Handoff):
+            return self.put_behind(target)
+        return target if self._is_guarded(target) else self._handoff(target)
 
     def _handoff(self, handoff: Handoff[Any, Any]) -> Handoff[Any, Any]:
         async def hand_over(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
@@ -197,10 +223,14 @@ class AgentGuard:
         target = handoff._agent_ref() if handoff._agent_ref is not None else None
         if isinstance(target, Agent):
             clone._agent_ref = weakref.ref(self.put_behind(target))
+        self._guarded[id(clone)] = clone
         return clone
 
+    def _is_guarded(self, entry: Tool | Handoff[Any, Any]) -> bool:
+        return self._guarded.get(id(entry)) is entry
+
     def guarded(self, tool: Tool, owner: str) -> Tool:
-        if tool.name in self.unguarded:
+        if tool.name in self.unguarded or self._is_guarded(tool):
             return tool
         if not isinstance(tool, FunctionTool):
             raise InvalidInput(
@@ -220,22 +250,35 @@ class AgentGuard:
                 code="unguarded_agent",
                 hint="Make the tool of it afterwards: behind(plane, subagent, ...).as_tool(...).",
             )
-        options = self.adapter.options(tool.qualified_name, tool.params_json_schema)
-        self._options[owner, tool.qualified_name] = options
+        options = self._options(tool)
         clone = copy.copy(tool)
         clone.needs_approval = self._asking(tool, options)
         clone.on_invoke_tool = self._invoking(tool, options)
+        self._guarded[id(clone)] = clone
         return clone
 
+    def _options(self, tool: FunctionTool) -> ToolOptions:
+        return self.adapter.options(tool.qualified_name, tool.params_json_schema)
+
+    async def _find_tool(self, agent: GuardedAgent, name: str) -> FunctionTool | None:
+        for tools in agent.tools, await agent.get_mcp_tools(RunContextWrapper(None)):
+            for tool in tools:
+                if isinstance(tool, FunctionTool) and tool.qualified_name == name and self._is_guarded(tool):
+                    return tool
+        return None
+
     def _asking(self, tool: FunctionTool, options: ToolOptions) -> Callable[..., Any]:
-        async def ask(_: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-            return await self._waits(tool.qualified_name, arguments, call_id, options) is None
+        async def ask(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
+            earlier = _count_earlier(context.turn_input, call_id)
+            return await self._waits(tool.qualified_name, arguments, call_id, earlier, options) is None
 
         return ask
 
-    async def _waits(self, name: str, arguments: Any, call_id: str, options: ToolOptions) -> PlaneAnswer | None:
+    async def _waits(
+        self, name: str, arguments: Any, call_id: str, earlier: int, options: ToolOptions
+    ) -> PlaneAnswer | None:
         """None where the call waits."""
-        answer = await self.calls.look(name, arguments, call_id, options)
+        answer = await self.calls.look(name, arguments, key_of(call_id, earlier), options)
         if answer.next in _PAUSES:
             self.waits[call_id] = describe_wait(answer)
             return None
@@ -244,10 +287,8 @@ class AgentGuard:
 
     async def decide(self, agent: GuardedAgent, state: RunState[Any, Agent[Any]], item: ToolApprovalItem) -> None:
         """Takes the plane's answer over into the state of the run."""
-        at = agent.name, item.qualified_name or ""
-        if at not in self._options:
-            await agent.get_mcp_tools(RunContextWrapper(None))
-        if at not in self._options or item.call_id is None:
+        tool = await self._find_tool(agent, item.qualified_name or "")
+        if tool is None or item.call_id is None:
             return  # A tool that is gone, or one that is not guarded.
         try:
             arguments = _read_arguments(item.arguments)
@@ -256,7 +297,10 @@ class AgentGuard:
                 item, rejection_message=f"The arguments are no JSON object. Correct them and call it again: {error}"
             )
             return
-        answer = await self._waits(at[1], arguments, item.call_id, self._options[at])
+        # The run of an agent that is a tool began with its input alone.
+        inputs = state._original_input if agent is state._current_agent else []
+        earlier = _count_earlier(inputs, item.call_id)
+        answer = await self._waits(tool.qualified_name, arguments, item.call_id, earlier, self._options(tool))
         if answer is None:
             return
         if answer.next is Advice.STOP:
@@ -271,9 +315,8 @@ class AgentGuard:
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
             calls = self.calls
-            answer = await calls.authorize(
-                tool.qualified_name, _read_arguments(arguments), context.tool_call_id, options
-            )
+            key = key_of(context.tool_call_id, _count_earlier(context.turn_input, context.tool_call_id))
+            answer = await calls.authorize(tool.qualified_name, _read_arguments(arguments), key, options)
             match answer.next:
                 case Advice.WAIT:
                     raise ApprovalPending(f"`{answer.tool}` was not run: {answer.reason}")
@@ -329,6 +372,16 @@ def _read_arguments(arguments: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}")
     return value
+
+
+def _count_earlier(inputs: str | Sequence[Any], call_id: str) -> int:
+    """How long the conversation was when this run began, if the id has a result in it. Of results with one id the framework keeps the last
+    alone, so they cannot be counted. In one run it takes an id once."""
+    has_result = any(
+        isinstance(item, Mapping) and item.get("type") == "function_call_output" and item.get("call_id") == call_id
+        for item in inputs
+    )
+    return len(inputs) if has_result else 0
 
 
 def _subagent_waits(context: ToolContext[Any]) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from cortex_plane.agents.model.tool_names import ToolNames
 from cortex_plane.calls.model import ReportedUsage
-from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait
+from cortex_plane.client.adapter import Adapter, as_json, describe_stop, describe_wait, key_of
 from cortex_plane.client.authorization import PATIENCE_SECONDS, Advice, PlaneAnswer, PlaneCalls, ToolOptions
 from cortex_plane.client.client import Client
 from cortex_plane.kernel.errors import InvalidInput, extra
@@ -150,7 +150,8 @@ class PlaneCapability(AbstractCapability[Any]):
         calls = self._adapter.calls(_conversation(ctx))
         options = self._adapter.options(call.tool_name, tool_def.parameters_json_schema)
         arguments = _shown_arguments(ctx, call, args)
-        answer = await calls.authorize(call.tool_name, arguments, call.tool_call_id, options)
+        key = key_of(call.tool_call_id, _count_results(ctx.messages, call.tool_call_id))
+        answer = await calls.authorize(call.tool_name, arguments, key, options)
         match answer.next:
             case Advice.WAIT | Advice.DOUBT:
                 raise ApprovalRequired(metadata=describe_wait(answer))
@@ -217,6 +218,13 @@ def _conversation(ctx: RunContext[Any]) -> str:
     if ctx.conversation_id is None:
         raise InvalidInput("The run has no `conversation_id`.", hint="Give `conversation_id` to the run.")
     return ctx.conversation_id
+
+
+def _count_results(messages: Sequence[ModelMessage], call_id: str) -> int:
+    results = (
+        part for message in messages for part in message.parts if isinstance(part, ToolReturnPart | RetryPromptPart)
+    )
+    return sum(part.tool_call_id == call_id for part in results)
 
 
 class _RanBefore(SkipToolExecution):

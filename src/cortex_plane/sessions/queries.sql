@@ -201,8 +201,9 @@ select org_id, session_id as id, version, text, mac, saved_at from session_state
 
 
 -- name: lock_external_session
--- Whoever writes its state: the identity that opened it.
-select s.kind, s.status, coalesce(s.outside_by = $3, s.opened_by = $4 or s.user_account_id = $3, false) as is_opener
+-- Whoever writes its state: the identity that opened it, which is not the person whom a service named.
+select s.kind, s.status,
+  coalesce(s.outside_by = $3, s.opened_by = $4 or (s.on_behalf_by is null and s.user_account_id = $3), false) as is_opener
 from session s
 where s.id = $1 and ($2::uuid is null or $2 in (s.user_account_id, s.opened_by))
 for no key update
