@@ -51,6 +51,8 @@ STOP_SECONDS, LAST_SECONDS = 15.0, 8.0
 """How long a process that stops waits for what its remote workers run, and then for the last writes of what it cuts off."""
 THREAD_BYTES = 64 * 1024
 """A larger message is parsed in a thread, and only if an answer is due."""
+MOST_TOOLS = 1000
+"""Of one worker."""
 MOST_UNKNOWN = 100
 """Answers to no call over one link: with more of them it is closed."""
 Listen = Callable[[asyncio.Event], AbstractAsyncContextManager[None]]
@@ -204,6 +206,12 @@ class _Connection:
         apps = await asyncio.to_thread(lambda: [stand_in_app(self._calls, offer) for offer in hello.apps])
         if len({app.name for app in apps}) < len(apps):
             raise InvalidInput("The worker offers an app twice.", code="invalid_app")
+        if (count := sum(len(app.tools) for app in apps)) > MOST_TOOLS:
+            raise InvalidInput(
+                f"The worker offers {count} tools, more than {MOST_TOOLS}.",
+                code="too_many_tools",
+                hint="Load fewer apps, and the others in another worker.",
+            )
         await admit_worker(self._parts.db, self._actor, {app.name: app.versions for app in apps})
         self._name = hello.name
         # All of its slots are for the one org that it serves.
