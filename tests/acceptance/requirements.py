@@ -558,6 +558,12 @@ REQUIREMENTS = [
     _R("D.1097", "Settings of coding agents are not written through links that a repository brings."),
     _R("D.1098", "Each starter policy asks before a file is read in which the plane's key may stand."),
     _R("D.1099", "Hooks of a session with many calls read only those that may wait for a person."),
+    _R("D.1110", "A remote worker goes on after answers of proxies and errors of the plane, and ends with the reason where trying again is of no use."),
+    _R("D.1111", "What an org's remote workers publish of their tools changes no other org, and is seen by none; schemas that they bring cost no"
+       " process its time."),
+    _R("D.1112", "Neither frames, nor answers that nobody asked for, nor their size, take the memory or the time of the process that serves a worker."),
+    _R("D.1113", "A job that ends its remote worker each time fails in the end; an API process with remote workers stops within its time."),
+    _R("D.1114", "An answer of a remote worker is never lost for what it holds; its tools do not see its key; its clock goes on while it sleeps."),
     # Remote workers
     _R("D.1070", "A worker without a database runs the tools of agents over one outgoing connection; it imports no driver, and gets arguments, and of the"
        " job only what its tools take."),

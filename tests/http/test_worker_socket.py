@@ -14,7 +14,7 @@ from cortex_plane.client.transport import Plane
 from cortex_plane.client.worker_link import open_link
 from cortex_plane.db.database import Database
 from cortex_plane.http.metrics import Metrics
-from cortex_plane.http.worker_socket import worker_socket
+from cortex_plane.http.worker_socket import WorkerSocket, worker_socket
 from cortex_plane.jobs.model.remote_work import MAX_MESSAGE_BYTES, LinkClosed
 from cortex_plane.kernel import frames
 from cortex_plane.kernel.errors import CortexError, Unavailable
@@ -160,3 +160,83 @@ def test_frames_arrive_whole_however_they_are_cut() -> None:
     ping = frames.encode_frame(b"?", frames.PING, masked=False)
     reader = frames.FrameReader(masked=False, max_bytes=100)
     assert list(reader.feed(begun + ping + last)) == [(frames.PING, b"?"), (frames.BINARY, b"abcd")]
+
+
+async def answer_once(status: int) -> AsyncIterator[str]:
+    """The address of a proxy that gives each request this answer."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d No\r\ncontent-length: 4\r\nconnection: close\r\n\r\nnope" % status)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_passing"), [(502, True), (504, True), (500, True), (408, True), (404, False), (403, False)]
+)
+@pytest.mark.proves("D.1110")
+async def test_answers_of_proxies_are_tried_again_and_refusals_are_not(status: int, is_passing: bool) -> None:
+    async with contextlib.asynccontextmanager(answer_once)(status) as url:
+        with pytest.raises(CortexError) as refused:
+            async with open_link(plane(url, "x")):
+                pass
+    assert isinstance(refused.value, Unavailable) is is_passing
+    assert f"HTTP {status}" in refused.value.message
+
+
+@pytest.mark.proves("D.1112")
+async def test_what_nobody_reads_is_bounded() -> None:
+    """Neither answers to pings nor messages pile up in the process."""
+
+    class Wire(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.written, self.is_paused = 0, False
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.written += len(data)
+
+        def pause_reading(self) -> None:
+            self.is_paused = True
+
+        def resume_reading(self) -> None:
+            self.is_paused = False
+
+    socket, wire = WorkerSocket(), Wire()
+    socket.connection_made(wire)
+    socket._head, socket._is_open = b"x", True
+    ping = frames.encode_frame(b"?", frames.PING, masked=True)
+    socket.data_received(ping)
+    pong = wire.written
+    assert pong > 0
+    socket.pause_writing()
+    socket.data_received(ping * 100)
+    assert wire.written == pong
+    message = frames.encode_frame(bytes(12 * 1024 * 1024), masked=True)
+    for _ in range(3):
+        socket.data_received(message)
+    assert wire.is_paused
+    for _ in range(3):
+        await socket.receive()
+    assert not wire.is_paused
+
+
+@pytest.mark.proves("D.1110")
+async def test_who_has_no_key_does_not_make_the_process_look_for_its_host(world: World) -> None:
+    looked: list[bool] = []
+
+    def find_host() -> RemoteWorkers:
+        looked.append(True)
+        raise Unavailable("none")
+
+    metrics = Metrics()
+    async with served(world.db, ws=worker_socket(create_app(world.db, metrics), find_host)) as (url, _, _):
+        with pytest.raises(CortexError) as refused:
+            async with open_link(plane(url, "wrong")):
+                pass
+    metrics.close()
+    assert (refused.value.http_status, looked) == (401, [])

@@ -3438,8 +3438,8 @@ CREATE FUNCTION public.known_risk(p_org uuid, p_tool text) RETURNS text
   select (array['low', 'medium', 'high', 'critical'])[
     max(array_position(array['low', 'medium', 'high', 'critical'], coalesce(c.risk, v.risk)))]
   from (
-    select distinct on (t.app) t.app, t.name, t.digest, t.risk from tool_version t
-    where t.name = p_tool order by t.app, t.published_at desc) v
+    select distinct on (t.app, t.org_id) t.app, t.name, t.digest, t.risk from known_tool t
+    where t.name = p_tool and (t.org_id is null or t.org_id = p_org) order by t.app, t.org_id, t.published_at desc) v
   left join tool_confirmation c on c.org_id = p_org and c.app = v.app and c.tool_name = v.name and c.digest = v.digest
     and c.revoked_at is null
 $$;
@@ -6727,6 +6727,87 @@ CREATE VIEW public.journal_shown WITH (security_invoker='true') AS
           ORDER BY i.created_at DESC
          LIMIT 1) r ON (true));
 
+CREATE TABLE public.org_tool_version (
+    org_id uuid NOT NULL,
+    app text NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    description text NOT NULL,
+    parameters jsonb NOT NULL,
+    read_only boolean NOT NULL,
+    risk text NOT NULL,
+    timeout_seconds double precision NOT NULL,
+    on_uncertain text,
+    server text,
+    remote_name text,
+    implementation text,
+    hints jsonb,
+    declares_risk boolean NOT NULL,
+    published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    CONSTRAINT chk_org_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
+);
+
+ALTER TABLE ONLY public.org_tool_version FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE public.tool_version (
+    app text NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    description text NOT NULL,
+    parameters jsonb NOT NULL,
+    read_only boolean NOT NULL,
+    risk text NOT NULL,
+    timeout_seconds double precision NOT NULL,
+    on_uncertain text,
+    published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
+    server text,
+    remote_name text,
+    implementation text,
+    hints jsonb,
+    declares_risk boolean DEFAULT false NOT NULL,
+    CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
+);
+
+CREATE VIEW public.known_tool WITH (security_invoker='true') AS
+ SELECT NULL::uuid AS org_id,
+    t.app,
+    t.name,
+    t.digest,
+    t.description,
+    t.parameters,
+    t.read_only,
+    t.risk,
+    t.timeout_seconds,
+    t.on_uncertain,
+    t.server,
+    t.remote_name,
+    t.implementation,
+    t.hints,
+    t.declares_risk,
+    t.published_at
+   FROM public.tool_version t
+UNION ALL
+ SELECT o.org_id,
+    o.app,
+    o.name,
+    o.digest,
+    o.description,
+    o.parameters,
+    o.read_only,
+    o.risk,
+    o.timeout_seconds,
+    o.on_uncertain,
+    o.server,
+    o.remote_name,
+    o.implementation,
+    o.hints,
+    o.declares_risk,
+    o.published_at
+   FROM public.org_tool_version o
+  WHERE (NOT (EXISTS ( SELECT
+           FROM public.tool_version t
+          WHERE ((t.app = o.app) AND (t.name = o.name) AND (t.digest = o.digest)))));
+
 CREATE TABLE public.login_link (
     org_id uuid NOT NULL,
     id uuid NOT NULL,
@@ -7242,26 +7323,6 @@ CREATE TABLE public.tool_server (
     CONSTRAINT chk_tool_server_state CHECK ((state = ANY (ARRAY['starting'::text, 'up'::text, 'down'::text])))
 );
 
-CREATE TABLE public.tool_version (
-    app text NOT NULL,
-    name text NOT NULL,
-    digest text NOT NULL,
-    description text NOT NULL,
-    parameters jsonb NOT NULL,
-    read_only boolean NOT NULL,
-    risk text NOT NULL,
-    timeout_seconds double precision NOT NULL,
-    on_uncertain text,
-    published_at timestamp with time zone DEFAULT public.plane_now() NOT NULL,
-    server text,
-    remote_name text,
-    implementation text,
-    hints jsonb,
-    declares_risk boolean DEFAULT false NOT NULL,
-    publisher uuid,
-    CONSTRAINT chk_tool_version_digest CHECK ((digest ~ '^[a-f0-9]{64}$'::text))
-);
-
 CREATE TABLE public.worker (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -7424,6 +7485,9 @@ ALTER TABLE ONLY public.org_head
 
 ALTER TABLE ONLY public.org
     ADD CONSTRAINT org_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.org_tool_version
+    ADD CONSTRAINT org_tool_version_pkey PRIMARY KEY (org_id, app, name, digest);
 
 ALTER TABLE ONLY public.plane_key
     ADD CONSTRAINT plane_key_pkey PRIMARY KEY (singleton);
@@ -7781,6 +7845,8 @@ CREATE INDEX idx_notification_place ON public.notification USING btree (org_id, 
 CREATE INDEX idx_notification_status ON public.notification USING btree (org_id, status, created_at DESC, id DESC) WHERE (status <> 'delivered'::text);
 
 CREATE INDEX idx_notification_taken ON public.notification USING btree (org_id, lane) WHERE (taken_until IS NOT NULL);
+
+CREATE INDEX idx_org_tool_version_name ON public.org_tool_version USING btree (org_id, name, app, published_at DESC);
 
 CREATE INDEX idx_resolution_bodies ON public.resolution USING btree (expires_at) WHERE (executed AND (emptied_at IS NULL));
 
@@ -8256,6 +8322,9 @@ ALTER TABLE ONLY public.user_account
 ALTER TABLE ONLY public.org_head
     ADD CONSTRAINT org_head_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
+ALTER TABLE ONLY public.org_tool_version
+    ADD CONSTRAINT org_tool_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
+
 ALTER TABLE ONLY public.policy_version
     ADD CONSTRAINT policy_version_org_id_fkey FOREIGN KEY (org_id) REFERENCES public.org(id);
 
@@ -8372,6 +8441,8 @@ ALTER TABLE public.notification ENABLE ROW LEVEL SECURITY;
 ALTER TABLE public.org ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.org_head ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE public.org_tool_version ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE public.policy ENABLE ROW LEVEL SECURITY;
 
@@ -8600,6 +8671,8 @@ CREATE POLICY tenant ON public.notification USING ((org_id = (NULLIF(current_set
 CREATE POLICY tenant ON public.org USING ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.org_head USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
+
+CREATE POLICY tenant ON public.org_tool_version USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
 CREATE POLICY tenant ON public.policy USING ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid)) WITH CHECK ((org_id = (NULLIF(current_setting('app.org_id'::text, true), ''::text))::uuid));
 
@@ -9438,6 +9511,20 @@ GRANT SELECT,INSERT ON TABLE public.step TO cortex_app;
 
 GRANT SELECT ON TABLE public.journal_shown TO cortex_app;
 
+GRANT SELECT,INSERT,DELETE ON TABLE public.org_tool_version TO cortex_app;
+
+GRANT UPDATE(declares_risk) ON TABLE public.org_tool_version TO cortex_app;
+
+GRANT UPDATE(published_at) ON TABLE public.org_tool_version TO cortex_app;
+
+GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
+
+GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
+
+GRANT UPDATE(declares_risk) ON TABLE public.tool_version TO cortex_app;
+
+GRANT SELECT ON TABLE public.known_tool TO cortex_app;
+
 GRANT SELECT,INSERT,DELETE ON TABLE public.login_link TO cortex_app;
 
 GRANT SELECT(org_id) ON TABLE public.login_link TO cortex_resolver;
@@ -9631,12 +9718,6 @@ GRANT UPDATE(since) ON TABLE public.tool_server TO cortex_app;
 GRANT UPDATE(reason) ON TABLE public.tool_server TO cortex_app;
 
 GRANT UPDATE(tools) ON TABLE public.tool_server TO cortex_app;
-
-GRANT SELECT,INSERT ON TABLE public.tool_version TO cortex_app;
-
-GRANT UPDATE(published_at) ON TABLE public.tool_version TO cortex_app;
-
-GRANT UPDATE(declares_risk) ON TABLE public.tool_version TO cortex_app;
 
 GRANT SELECT,INSERT,DELETE ON TABLE public.worker TO cortex_app;
 GRANT SELECT ON TABLE public.worker TO cortex_claimer;

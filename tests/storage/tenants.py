@@ -11,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.completions import ModelUsage
 from cortex_plane.approvals import store as approvals_store
 from cortex_plane.approvals.model.approvals import ApprovalDecision, Channel, Choice, DelegationDraft
@@ -40,7 +41,7 @@ from tests.fixtures.atlases import plain, publish
 from tests.fixtures.notifications import dead_letter
 from tests.fixtures.people import World
 from tests.fixtures.standing_approvals import given_standing
-from tests.fixtures.tool_confirmations import confirmed
+from tests.fixtures.tool_confirmations import confirmed, offered
 from tests.storage.leases import Held, call, ledger, make_worker, step
 
 # Tables that belong to no org, each with its reason. A test proves that nothing in them could name one.
@@ -77,6 +78,7 @@ async def populate(world: World) -> None:
     await _approve_one(world)
     await _go_away(world)
     await _link(world)
+    await agents_store.publish_tools(world.db, [offered()], world.org_id)
     await _chat(world)
     await _hear(world)
     await _signal(world)

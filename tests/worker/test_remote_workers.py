@@ -12,6 +12,7 @@ from uuid import uuid4
 import orjson
 import pytest
 
+from cortex_plane.agents import store as agents_store
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, ToolError
 from cortex_plane.jobs.model import remote_work
 from cortex_plane.jobs.model.jobs import JobStatus
@@ -30,6 +31,7 @@ from cortex_plane.worker.tools.app import App
 from cortex_plane.worker.tools.tool import ToolContext
 from tests.fixtures.gated import Desk, atlas, gate, get, governed, question, say
 from tests.fixtures.people import World
+from tests.fixtures.tool_confirmations import offered
 from tests.fixtures.workers import (
     FAST,
     KEY,
@@ -370,13 +372,10 @@ async def test_a_key_is_for_the_apps_that_it_names(world: World) -> None:
 
 
 @pytest.mark.proves("D.1074")
-async def test_nobody_changes_the_tools_of_an_app_that_others_publish(world: World, other: World) -> None:
-    """What is known of a tool counts in every org: its risk, and whether it only reads."""
-    async with remote_worker(other, tool_app([])):
-        pass
-    async with remote_worker(
-        world, tool_app([]), actor=await worker_key(world, "tests", maker=replace(world.admin.actor, platform=False))
-    ):
+async def test_no_remote_worker_changes_the_tools_of_an_app_of_the_platform(world: World) -> None:
+    await agents_store.publish_tools(world.db, list(tool_app([]).versions))
+    key = await worker_key(world, "tests", maker=replace(world.admin.actor, platform=False))
+    async with remote_worker(world, tool_app([]), actor=key):
         pass  # the same tools change nothing
     harmless = App("tests")
 
@@ -384,12 +383,51 @@ async def test_nobody_changes_the_tools_of_an_app_that_others_publish(world: Wor
     async def refuse(word: str) -> str:
         return word
 
-    error = await refusal(
-        world, harmless, await worker_key(world, "tests", maker=replace(world.admin.actor, platform=False))
-    )
+    error = await refusal(world, harmless, key)
     assert error.code == "app_of_others"
     async with remote_worker(world, harmless):  # a platform key made this one
         pass
+
+
+@pytest.mark.proves("D.1111")
+async def test_what_a_remote_worker_publishes_counts_in_its_org_alone(world: World, other: World) -> None:
+    app = App("tests", instructions="Be brief.")
+
+    @app.tool(risk="critical")
+    async def read(path: str) -> str:
+        """Reads what only this org has."""
+        return path
+
+    async with remote_worker(world, app), remote_worker(other, tool_app([])):  # the name of the app is nobody's
+        shown = await _own_tools(world), await _own_tools(other)
+        assert shown == ({"read"}, {"look", "act", "refuse"})
+        assert [each.name for each in await workers.list_versions(world.db, world.admin.actor, "tests")] == ["read"]
+        assert "read" not in {each.name for each in await workers.list_versions(other.db, other.admin.actor, "tests")}
+    risks = []
+    for owner in (world, other):
+        async with owner.db.transaction(owner.org_id) as tx:
+            risks.append(await agents_store.known_risks(tx, ["read"]))
+    assert risks == [{"read": "critical"}, {}]
+
+
+async def _own_tools(world: World) -> set[str]:
+    """As the worker publishes them, once it is connected."""
+    async with asyncio.timeout(10):
+        while True:
+            tools = await workers.list_tools(world.db, world.admin.actor)
+            if names := {each.name for each in tools if each.app == "tests"}:
+                return names
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.proves("D.1111")
+async def test_an_org_has_only_so_many_versions_of_its_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents_store, "MOST_OF_ORG", 2)
+    for number in range(4):
+        version = offered(name=f"tool{number}", digest=f"{number}" * 64, app="tests")
+        await agents_store.publish_tools(world.db, [version], world.org_id)
+    names = [each.name for each in await workers.list_versions(world.db, world.admin.actor, "tests")]
+    assert names == ["tool3", "tool2"]
 
 
 def hello(app: App, **more: Any) -> bytes:

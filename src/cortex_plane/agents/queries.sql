@@ -75,21 +75,21 @@ where k.risk is not null
 -- The newest version of each tool.
 select distinct on (app, name) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
   server, remote_name, implementation, hints, declares_risk
-from tool_version order by app, name, published_at desc
+from known_tool order by app, name, published_at desc
 
 
 -- name: get_tools
 -- The newest version of the tools of this name, in each app that has one.
 select distinct on (app) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
   server, remote_name, implementation, hints, declares_risk
-from tool_version where name = $1 and ($2::text is null or app = $2)
+from known_tool where name = $1 and ($2::text is null or app = $2)
 order by app, published_at desc
 
 
 -- name: newest_tools
 select app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
   implementation, hints, declares_risk
-from tool_version where app = $1 and name = $2
+from known_tool where app = $1 and name = $2
 order by published_at desc
 limit 1
 
@@ -111,8 +111,8 @@ with newest as (
 ), made as (
   insert into tool_version (
     app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
-    implementation, hints, declares_risk, publisher)
-  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+    implementation, hints, declares_risk)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
   on conflict (app, name, digest) do update set declares_risk = excluded.declares_risk,
     published_at = case when excluded.digest is distinct from (select n.digest from newest n) then plane_now()
       else tool_version.published_at end
@@ -123,12 +123,41 @@ with newest as (
 select (select n.digest from newest n where n.digest <> made.digest) as before from made
 
 
--- name: foreign_tools
--- The newest version of each tool in the apps of which others published a version first.
+-- name: publish_org_tools
+-- As above, of a remote worker of this org.
+with newest as (
+  select v.digest from org_tool_version v where v.app = $1 and v.name = $2 order by v.published_at desc limit 1
+), made as (
+  insert into org_tool_version (
+    app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain, server, remote_name,
+    implementation, hints, declares_risk, org_id)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+  on conflict (org_id, app, name, digest) do update set declares_risk = excluded.declares_risk, published_at = plane_now()
+    where excluded.digest is distinct from (select n.digest from newest n)
+      or excluded.declares_risk <> org_tool_version.declares_risk
+  returning digest
+)
+select (select n.digest from newest n where n.digest <> made.digest) as before from made
+
+
+-- name: forget_org_tools
+-- The newest versions of an app stay, and those about which somebody is still asked.
+delete from org_tool_version v
+where v.app = any ($1::text[])
+  and (v.app, v.name, v.digest) not in (
+    select k.app, k.name, k.digest from (
+      select o.app, o.name, o.digest, row_number() over (partition by o.app order by o.published_at desc) as place
+      from org_tool_version o where o.app = any ($1::text[])) k
+    where k.place <= $2)
+  and not exists (
+    select from approval_request r where r.tool_name = v.name and r.tool_digest = v.digest and r.status = 'pending')
+
+
+-- name: platform_tools
+-- The newest version of each tool in these apps that workers at the database published.
 select distinct on (v.app, v.name) v.app, v.name, v.digest
 from tool_version v
-where v.app = any ($2::text[])
-  and exists (select from tool_version o where o.app = v.app and o.publisher is distinct from $1::uuid)
+where v.app = any ($1::text[])
 order by v.app, v.name, v.published_at desc
 
 
@@ -137,7 +166,7 @@ order by v.app, v.name, v.published_at desc
 select v.app, v.name, v.digest, v.description, v.server, v.implementation, v.hints, v.published_at,
   row_number() over (partition by v.name order by v.published_at desc) = 1 as newest,
   row_number() over (partition by v.name order by v.published_at) > 1 as changed
-from tool_version v
+from known_tool v
 where v.app = $1
 order by v.published_at desc, v.name
 limit $2
@@ -172,7 +201,7 @@ on conflict (app, name, worker_id) do update set
 select c.id, c.app, c.tool_name, c.digest, c.read_only, c.idempotent, c.risk, c.note, c.confirmed_by, c.created_at,
   c.revoked_at, c.revoked_by,
   coalesce(c.digest = (
-    select v.digest from tool_version v where v.app = c.app and v.name = c.tool_name order by v.published_at desc limit 1
+    select v.digest from known_tool v where v.app = c.app and v.name = c.tool_name order by v.published_at desc limit 1
   ), false) as current
 from tool_confirmation c
 where c.id = $1
@@ -195,7 +224,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 select c.id, c.app, c.tool_name, c.digest, c.read_only, c.idempotent, c.risk, c.note, c.confirmed_by, c.created_at,
   c.revoked_at, c.revoked_by,
   coalesce(c.digest = (
-    select v.digest from tool_version v where v.app = c.app and v.name = c.tool_name order by v.published_at desc limit 1
+    select v.digest from known_tool v where v.app = c.app and v.name = c.tool_name order by v.published_at desc limit 1
   ), false) as current
 from tool_confirmation c
 where ($1::timestamptz is null or (c.created_at, c.id) < ($1, $2::uuid))

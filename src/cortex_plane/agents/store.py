@@ -13,6 +13,9 @@ from cortex_plane.kernel.pages import After, Page
 
 queries = Queries("agents")
 
+MOST_OF_ORG = 1000
+"""Versions that an org's remote workers may have of the tools of one app: older ones are forgotten."""
+
 
 async def get_agent(tx: Transaction, ref: str) -> Agent | None:
     return one(Agent, await tx.row(queries.get_agent, *split_ref(ref)))
@@ -23,33 +26,37 @@ async def list_agents(tx: Transaction, position: After, limit: int, status: Agen
 
 
 async def publish_tools(db: Database, versions: Sequence[ToolVersion], org_id: UUID | None = None) -> list[ToolVersion]:
-    """Those that take the place of another version. ``org_id``: of the worker key of a remote worker."""
+    """Those that take the place of another version. ``org_id``: they are of a remote worker, and for this org alone."""
     new_versions = []
-    async with db.transaction(NOBODY) as tx:
+    query = queries.publish_tools if org_id is None else queries.publish_org_tools
+    owner = () if org_id is None else (org_id,)
+    async with db.transaction(org_id or NOBODY) as tx:
         for version in versions:
             before = await tx.value(
-                queries.publish_tools, version.app, version.name, version.digest, version.description,
+                query, version.app, version.name, version.digest, version.description,
                 version.parameters, version.read_only, version.risk, version.timeout_seconds, version.on_uncertain,
-                version.server, version.remote_name, version.implementation, version.hints, version.declares_risk, org_id,
+                version.server, version.remote_name, version.implementation, version.hints, version.declares_risk, *owner,
             )  # fmt: skip
             if before is not None:
                 new_versions.append(version)
+        if org_id is not None:
+            await tx.rows(queries.forget_org_tools, sorted({version.app for version in versions}), MOST_OF_ORG)
     return new_versions
 
 
-async def foreign_tools(tx: Transaction, org_id: UUID, apps: Sequence[str]) -> dict[tuple[str, str], str]:
-    """The newest digest of each tool, by app and name, of those of these apps for which not only this org has published tools."""
-    rows = await tx.rows(queries.foreign_tools, org_id, list(apps))
+async def platform_tools(tx: Transaction, apps: Sequence[str]) -> dict[tuple[str, str], str]:
+    """The newest digest of each tool, by app and name, of those that workers at the database published."""
+    rows = await tx.rows(queries.platform_tools, list(apps))
     return {(row["app"], row["name"]): row["digest"] for row in rows}
 
 
-async def list_tools(db: Database) -> list[ToolVersion]:
-    async with db.transaction(NOBODY) as tx:
+async def list_tools(db: Database, org_id: UUID) -> list[ToolVersion]:
+    async with db.transaction(org_id) as tx:
         return many(ToolVersion, await tx.rows(queries.list_tools))
 
 
-async def list_tool_versions(db: Database, app: str, limit: int) -> list[PublishedTool]:
-    async with db.transaction(NOBODY) as tx:
+async def list_tool_versions(db: Database, org_id: UUID, app: str, limit: int) -> list[PublishedTool]:
+    async with db.transaction(org_id) as tx:
         return many(PublishedTool, await tx.rows(queries.list_tool_versions, app, limit))
 
 

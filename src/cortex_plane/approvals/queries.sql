@@ -54,7 +54,7 @@ join agent a on a.org_id = r.org_id and a.id = r.agent_id
 join team t on t.org_id = a.org_id and t.id = a.team_id
 join session s on s.org_id = r.org_id and s.id = r.session_id
 join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.version = j.agent_version
-left join tool_version v on v.app = j.app and v.name = r.tool_name and v.digest = r.tool_digest
+left join known_tool v on v.app = j.app and v.name = r.tool_name and v.digest = r.tool_digest
 left join external_tool x on j.kind = 'external' and x.org_id = r.org_id and x.name = r.tool_name and x.digest = r.tool_digest
 where r.id = $1
 

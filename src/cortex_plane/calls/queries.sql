@@ -206,7 +206,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 -- name: list_resolution_tools
 -- The newest version of each tool of an app.
 select distinct on (name) name, digest, read_only, risk, declares_risk, server
-from tool_version where app = $1
+from known_tool where app = $1
 order by name, published_at desc
 limit 1000
 

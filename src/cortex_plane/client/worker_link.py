@@ -18,6 +18,7 @@ CONNECT_SECONDS = 10.0
 SEND_SECONDS = 30.0
 """How long the plane may take nothing of what is sent."""
 READ_BYTES = 256 * 1024
+_REQUEST_TIMEOUT = 408
 
 
 class SocketLink:
@@ -89,7 +90,12 @@ async def open_link(plane: Plane) -> AsyncIterator[SocketLink]:
                 hint="Check the address, and whether this machine may connect to it.",
             ) from error
         if answer.status_code != 101:
-            raise problem(answer)
+            answer.request = request
+            refusal = problem(answer)
+            if answer.status_code >= 500 or answer.status_code == _REQUEST_TIMEOUT:
+                # Of a proxy, or of a plane that is about to start or stop: it is there again soon.
+                raise Unavailable(refusal.message, code=refusal.code, hint=refusal.hint)
+            raise refusal
         if answer.headers.get("sec-websocket-accept") != frames.accept_key(key):
             raise Unavailable(
                 f"What answers at {plane.url} is no plane.",

@@ -125,7 +125,7 @@ from tool_call c
 join job j on j.org_id = c.org_id and j.id = c.job_id
 join session_atlas b on b.org_id = j.org_id and b.session_id = j.session_id and b.atlas_id = $1
 join agent a on a.org_id = j.org_id and a.id = j.agent_id
-left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
+left join known_tool v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
 where c.created_at >= $2 and c.created_at < $3 and c.created_at > '-infinity' -- its index
   and (j.kind = 'external' or c.tool_name <> all ($5::text[]))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MOST_UNREAD = 64
-"""Messages that wait to be read. With more of them nothing is read from the connection."""
+MOST_UNREAD, MOST_UNREAD_BYTES = 64, 32 * 1024 * 1024
+"""Messages that wait to be read, and their size. With more of them nothing is read from the connection."""
 SEND_SECONDS = 30.0
 """How long a worker may take nothing of what it is sent."""
 _END = b"\r\n\r\n"
@@ -48,6 +48,7 @@ class WorkerSocket(asyncio.Protocol):
         self._transport: Transport | None = None
         self._reader = frames.FrameReader(masked=True, max_bytes=MAX_MESSAGE_BYTES)
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unread_bytes = 0
         self._head = b""
         self._is_open = self._is_lost = False
         self._writable = asyncio.Event()
@@ -73,14 +74,18 @@ class WorkerSocket(asyncio.Protocol):
             for opcode, payload in self._reader.feed(data):
                 if opcode == frames.BINARY:
                     self._messages.put_nowait(payload)
-                elif opcode == frames.PING:
+                    self._unread_bytes += len(payload)
+                elif (
+                    opcode == frames.PING and self._writable.is_set()
+                ):  # who does not read what it gets needs no answer
                     self._write(frames.encode_frame(payload, frames.PONG, masked=False))
                 elif opcode == frames.CLOSE:
                     self._abort()
         except frames.BrokenFrame as error:
             log.warning("remote worker broke the rules", reason=str(error))
             self._abort()
-        if self._messages.qsize() > MOST_UNREAD and self._transport is not None:
+        is_full = self._messages.qsize() > MOST_UNREAD or self._unread_bytes > MOST_UNREAD_BYTES
+        if is_full and self._transport is not None:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -107,6 +112,7 @@ class WorkerSocket(asyncio.Protocol):
 
     async def receive(self) -> bytes:
         message = await self._messages.get()
+        self._unread_bytes -= len(message or b"")
         if self._transport is not None and self._messages.empty():
             with contextlib.suppress(RuntimeError):
                 self._transport.resume_reading()
@@ -130,11 +136,12 @@ class WorkerSocket(asyncio.Protocol):
             self._transport.abort()
 
     async def _respond(self) -> None:
-        request = _request_of(self._head, self.app)
         try:
-            host = self._require_host(request)
+            request = _request_of(self._head, self.app)
+            _require_link_path(request)
             actor = await self._authenticate(request)
             actor.require(Permission.WORKER_RUN)
+            host = type(self).find_host()
             with host.place(actor.org_id):
                 self._write(_upgrade_answer(request))
                 self._is_open = True
@@ -161,12 +168,10 @@ class WorkerSocket(asyncio.Protocol):
             await self.app.state.rates.take(self.app.state.db, actor)
         return actor
 
-    def _require_host(self, request: Request) -> RemoteWorkerHost:
-        if request.scope["path"] != LINK_PATH or "sec-websocket-key" not in request.headers:
-            raise NotFound(
-                "Nothing here becomes a WebSocket.", code="not_found", hint=f"Workers connect to {LINK_PATH}."
-            )
-        return type(self).find_host()
+
+def _require_link_path(request: Request) -> None:
+    if request.scope["path"] != LINK_PATH or "sec-websocket-key" not in request.headers:
+        raise NotFound("Nothing here becomes a WebSocket.", code="not_found", hint=f"Workers connect to {LINK_PATH}.")
 
 
 def worker_socket(app: Api, find_host: Callable[[], RemoteWorkerHost]) -> type[WorkerSocket]:

@@ -150,7 +150,8 @@ def start_worker(
 
 def _address_without_database() -> str | None:
     """The plane that CORTEX_URL names, where no database is to be had. Raises where there is neither."""
-    if os.environ.get("DATABASE_URL") or os.environ.get("DATABASE_ADMIN_URL") or plane_home().exists():
+    settings = _load_settings()
+    if settings.database_url or settings.database_admin_url or settings.home.exists():
         return None
     if address := os.environ.get("CORTEX_URL"):
         return address

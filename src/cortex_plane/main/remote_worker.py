@@ -35,7 +35,9 @@ def neither_way() -> SetupError:
 
 
 def read_key(option: str | None, path: Path | None) -> str:
-    """The worker key: of the option, of a file, or of CORTEX_KEY. Other users of the machine see what stands on a command line."""
+    """The worker key: of the option, of a file, or of CORTEX_KEY, which it takes out of the environment: tools must not see it. Other users
+    of the machine see what stands on a command line."""
+    from_environment = os.environ.pop("CORTEX_KEY", "")
     if path is not None:
         try:
             text, mode = path.read_text(), path.stat().st_mode
@@ -48,7 +50,7 @@ def read_key(option: str | None, path: Path | None) -> str:
         if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IXGRP & ~stat.S_IXOTH:
             logging.getLogger(__name__).warning("others may read %s: make it yours alone with `chmod 600`", path)
         return text.strip()
-    key = option or os.environ.get("CORTEX_KEY", "")
+    key = option or from_environment
     if not key.strip():
         raise SetupError(
             "A worker without a database needs a worker key.",

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 KILL_AFTER_SECONDS = 6.0
 """After its grace period a process has so long to end."""
 API_GRACE_SECONDS = 25.0
-"""What an API process gives requests in flight (5 seconds) and the calls of its remote workers (20)."""
+"""What an API process gives requests in flight and the jobs of remote workers. With the time above it is longer than its own bounds."""
 PARENT_LOOK_SECONDS = 0.5
 STABLE_SECONDS = 10.0
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0

@@ -46,7 +46,7 @@ join agent a on a.org_id = j.org_id and a.id = j.agent_id
 join team t on t.org_id = a.org_id and t.id = a.team_id
 join session s on s.org_id = j.org_id and s.id = j.session_id
 join agent_version w on w.org_id = j.org_id and w.agent_id = j.agent_id and w.version = j.agent_version
-left join tool_version v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
+left join known_tool v on v.app = j.app and v.name = c.tool_name and v.digest = c.tool_digest
 left join external_call x on x.org_id = c.org_id and x.call_id = c.id
 where c.created_at >= $1 and c.created_at < $2 and c.created_at > '-infinity' -- its index
   and c.tool_name <> 'plane.step' -- policies do not look at steps of code

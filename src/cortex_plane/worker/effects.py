@@ -167,7 +167,7 @@ class CallLedger:
             # Counted over all sessions, by the minute of the database: with the next minute it is judged again.
             now = self._lease.time.now()
             raise Ended(JobSleeps(60 - now.second - now.microsecond / 1e6 + 0.01, why))
-        raise Ended(JobHandedBack(why, after_conflict=True))
+        raise Ended(JobHandedBack(why, counted=True))
 
     def take_results(self) -> list[tuple[UUID, bytes]]:
         """Results to store with the outcomes of the calls that are over. They are recorded before another call is sent."""

@@ -81,10 +81,10 @@ class JobSleeps:
 
 @dataclass(frozen=True, slots=True)
 class JobHandedBack:
-    """Another worker goes on. ``after_conflict``: its plan is out of date; without progress that happens only so often."""
+    """Another worker goes on. ``counted``: its plan is out of date, or its worker is lost; without progress that happens only so often."""
 
     reason: str
-    after_conflict: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,10 @@ class EndWriter:
         except WriteFailed:
             raise
         except asyncio.CancelledError:
+            is_lost = self._lease.is_worker_lost
+            reason = "the connection to its worker was lost" if is_lost else "the worker stops"
             try:
-                await self._hand_back(JobHandedBack("the worker stops"))
+                await self._hand_back(JobHandedBack(reason, counted=is_lost))
             except Exception as error:
                 raise WriteFailed(str(error)) from error
             raise
@@ -279,7 +281,7 @@ class EndWriter:
     async def _hand_back(self, end: JobHandedBack) -> None:
         lease = self._lease
         write = StepWrite(status=JobStatus.RUNNING, facts=[lease.fact("job_handed_back", reason=end.reason)])
-        if end.after_conflict:
+        if end.counted:
             outcome = hand_back(0 if lease.has_progress else lease.assignment.hand_backs, end.reason)
             if outcome.error is not None:
                 return await self._quietly(self._fail(JobFailed(outcome.error, HAND_BACK_REMEDY)))

@@ -138,6 +138,8 @@ class Lease:
         """What the database said to the last write."""
         self.is_cut_off = False
         """The attempt was cancelled during a write, and has to learn first what became of it."""
+        self.is_worker_lost = False
+        """The attempt was cancelled because the worker elsewhere that ran its calls is gone, and nobody had stopped that worker."""
         self.is_unsure = False
         """Nobody knows whether the last write was made, so no other may follow it."""
         self.is_overdue = False

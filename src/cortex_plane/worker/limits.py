@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -19,9 +20,16 @@ T = TypeVar("T")
 Refusal = tuple[str, str]
 """Which limit is reached, and what to do about it."""
 
-# The monotonic clock stops while a machine is suspended; a lease does not.
-_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
-ticks: Callable[[], float] = time.monotonic if _BOOT is None else functools.partial(time.clock_gettime, _BOOT)
+
+def steady_clock(platform: str) -> int | None:
+    """The clock that goes on while a machine is suspended, as a lease does. Python's own monotonic clock stops then, also on macOS."""
+    name = "CLOCK_MONOTONIC" if platform == "darwin" else "CLOCK_BOOTTIME"
+    number: int | None = getattr(time, name, None)
+    return number
+
+
+_STEADY = steady_clock(sys.platform)
+ticks: Callable[[], float] = time.monotonic if _STEADY is None else functools.partial(time.clock_gettime, _STEADY)
 
 
 @dataclass(slots=True)

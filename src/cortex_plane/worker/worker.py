@@ -167,10 +167,13 @@ class JobRunner:
 
     def cut(self) -> None:
         """Whatever runs elsewhere for this worker cannot be reached any more: give all jobs back at once. Calls without an outcome
-        are settled by whoever takes them, once they cannot be under way any more."""
+        are settled by whoever takes them, once they cannot be under way any more. Where nobody asked it to stop, each hand-back counts:
+        a job may have ended its worker."""
+        is_lost = not self.stopping.is_set()
         self._is_cut = True
         self.stop()
-        for task in self._running:
+        for task, attempt in self._running.items():
+            attempt.lease.is_worker_lost = attempt.lease.is_worker_lost or is_lost
             task.cancel()
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:

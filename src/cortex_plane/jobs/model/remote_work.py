@@ -32,6 +32,8 @@ MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 MAX_CONCURRENCY: Final = 256
 """Jobs at a time over one connection."""
 MAX_TOOLS, MAX_APPS = 500, 50
+MAX_STATE_CHANGES: Final = 2000
+"""Entries of the agent's state that one call changes."""
 _STRICT = ConfigDict(extra="forbid")
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Text = Annotated[str, Field(max_length=100_000)]
@@ -173,7 +175,7 @@ class Returned:
     id: UUID
     result: Annotated[str, Field(max_length=MAX_RESULT_BYTES + 1024)]
     """JSON."""
-    state: dict[str, str | None] | None = None
+    state: Annotated[dict[str, str | None], Field(max_length=MAX_STATE_CHANGES)] | None = None
     """What the tool changed of the agent's state: JSON by key, null for what it deleted."""
     end_reason: _Note | None = None
     """Why the tool ends the session, if it does."""

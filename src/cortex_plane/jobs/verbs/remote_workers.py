@@ -31,8 +31,8 @@ class RemoteWorkerHost(Protocol):
 
 @verb(Permission.WORKER_RUN)
 async def admit_worker(db: Database, actor: Actor, apps: Mapping[str, Sequence[ToolVersion]]) -> None:
-    """Refuses apps that the key does not name, and other versions of tools of apps that somebody else publishes: what is known of a
-    tool counts in every org."""
+    """Refuses apps that the key does not name, and other versions of tools of apps that workers at the database publish. What it publishes
+    itself counts in its org alone."""
     if strangers := sorted(apps.keys() - actor.apps):
         raise Forbidden(
             f"This worker key is not for {', '.join(f'`{app}`' for app in strangers[:5])}.",
@@ -42,13 +42,12 @@ async def admit_worker(db: Database, actor: Actor, apps: Mapping[str, Sequence[T
     if actor.replaces_tools:
         return
     async with db.transaction(NOBODY) as tx:
-        known = await agents_store.foreign_tools(tx, actor.org_id, sorted(apps))
-    foreign_apps = {app for app, _ in known}
-    for app in sorted(foreign_apps & apps.keys()):
+        known = await agents_store.platform_tools(tx, sorted(apps))
+    for app in sorted({app for app, _ in known} & apps.keys()):
         for version in apps[app]:
             if known.get((app, version.name)) != version.digest:
                 raise Conflict(
-                    f"Workers of others publish the app `{app}`, and its tool `{version.name}` is another one here.",
+                    f"Workers of the platform publish the app `{app}`, and its tool `{version.name}` is another one here.",
                     code="app_of_others",
                     hint="Give your app another name; or let somebody with a platform key make the worker key.",
                 )

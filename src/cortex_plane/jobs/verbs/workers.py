@@ -34,9 +34,9 @@ async def list_workers(db: Database, _: Actor) -> list[Worker]:
 
 
 @verb(Permission.TOOL_READ)
-async def list_versions(db: Database, _: Actor, app: str) -> list[PublishedTool]:
+async def list_versions(db: Database, actor: Actor, app: str) -> list[PublishedTool]:
     """Every version of an app's tools, newest first: what changed, and when."""
-    return await agents_store.list_tool_versions(db, app, MAX_VERSIONS)
+    return await agents_store.list_tool_versions(db, actor.org_id, app, MAX_VERSIONS)
 
 
 @verb(Permission.TOOL_READ)
@@ -47,8 +47,8 @@ async def list_servers(db: Database, actor: Actor) -> list[ToolServer]:
 
 
 @verb(Permission.TOOL_READ)
-async def list_tools(db: Database, _: Actor) -> list[ToolVersion]:
-    return await agents_store.list_tools(db)
+async def list_tools(db: Database, actor: Actor) -> list[ToolVersion]:
+    return await agents_store.list_tools(db, actor.org_id)
 
 
 @verb(Permission.JOB_READ, heavy=True)

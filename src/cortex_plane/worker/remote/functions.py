@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,9 @@ import orjson
 from cortex_plane.agents.model.tools import DidNotHappen, Happened, InvalidApp, InvalidArguments, ToolError
 from cortex_plane.jobs.model.remote_work import (
     MAX_CONCURRENCY,
+    MAX_MESSAGE_BYTES,
     MAX_RESULT_BYTES,
+    MAX_STATE_CHANGES,
     Failed,
     FailureKind,
     Invoke,
@@ -26,6 +29,7 @@ from cortex_plane.jobs.model.remote_work import (
     OfferedApp,
     OfferedTool,
     Returned,
+    encode_message,
 )
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.errors import CortexError
@@ -37,6 +41,7 @@ log = logging.getLogger("cortex_plane.worker")
 
 MAX_MESSAGE = 8000
 """Characters of an error that are sent."""
+MAX_END_REASON = 1000
 PREVIEW_BYTES = 2000
 
 
@@ -72,6 +77,27 @@ def _offered_tool(tool: Tool) -> OfferedTool:
     )  # fmt: skip
 
 
+def encode_answer(answer: Returned | Failed) -> bytes:
+    """Whatever the function did, something arrives: else its call would be in doubt for no reason."""
+    try:
+        content = encode_message(answer)
+        if isinstance(answer, Returned) and len(content) > MAX_MESSAGE_BYTES:
+            # Quotes within quotes: it grew when it was encoded.
+            content = encode_message(replace(answer, result=_preview(answer.result.encode())))
+        reason = f"It is larger than {MAX_MESSAGE_BYTES} bytes." if len(content) > MAX_MESSAGE_BYTES else None
+    except Exception as error:
+        content, reason = b"", f"{type(error).__name__}: {error}"
+    if reason is None:
+        return content
+    message = _sendable(f"its answer cannot be sent: {reason}")
+    return encode_message(Failed(id=answer.id, failure=FailureKind.RAISED, message=message))
+
+
+def _sendable(text: str, size: int = MAX_MESSAGE) -> str:
+    """As much of it as is sent, without what cannot be encoded or stored."""
+    return text[:size].encode("utf-8", "replace").decode().replace("\x00", "�")
+
+
 _NOBODY = UUID(int=0)
 _NO_CONTEXT = ToolContext(
     org_id=_NOBODY, session_id=_NOBODY, job_id=_NOBODY, agent_id=_NOBODY, invocation_id=_NOBODY, step=0, attempt=0
@@ -92,18 +118,15 @@ class AppFunctions:
         except CallTimeout:
             return Failed(id=invoke.id, failure=FailureKind.TIMED_OUT)
         except CallStopped as error:
-            return Failed(id=invoke.id, failure=FailureKind.RAISED, message=str(error)[:MAX_MESSAGE])
+            return Failed(id=invoke.id, failure=FailureKind.RAISED, message=_sendable(str(error)))
         except ToolError as error:
             return Failed(
-                id=invoke.id,
-                failure=FailureKind.REFUSED,
-                message=error.message[:MAX_MESSAGE],
-                hint=error.hint[:MAX_MESSAGE],
+                id=invoke.id, failure=FailureKind.REFUSED, message=_sendable(error.message), hint=_sendable(error.hint)
             )
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
+            message = _sendable(f"{type(error).__name__}: {error}")
             log.warning("%s `%s` raised %s", invoke.target.value, invoke.name, message[:500])
-            return Failed(id=invoke.id, failure=FailureKind.RAISED, message=message[:MAX_MESSAGE])
+            return Failed(id=invoke.id, failure=FailureKind.RAISED, message=message)
 
     async def _call(self, invoke: Invoke) -> Returned | Failed:
         app = self._apps.get(invoke.app)
@@ -137,9 +160,14 @@ class AppFunctions:
             value = await self._begin(invoke, tool.call(values, context))
         finally:
             context.state.is_closed = True
-        changes = context.state.changes
+        changes, end_reason = context.state.changes, context.state.end_reason
+        if changes is not None and len(changes) > MAX_STATE_CHANGES:
+            message = (
+                f"it changed {len(changes)} entries of the state; a remote worker sends {MAX_STATE_CHANGES} at most"
+            )
+            return Failed(id=invoke.id, failure=FailureKind.RAISED, message=message)
         return Returned(
-            id=invoke.id, result=_result(value), end_reason=context.state.end_reason,
+            id=invoke.id, result=_result(value), end_reason=None if end_reason is None else _sendable(end_reason, MAX_END_REASON),
             state=None if changes is None else {key: None if each is None else each.decode() for key, each in changes.items()},
         )  # fmt: skip
 
@@ -174,6 +202,10 @@ def _result(value: Any) -> str:
         return canonical({"unstorable": error.message}).decode()
     if len(content) <= MAX_RESULT_BYTES:
         return content.decode()
+    return _preview(content)
+
+
+def _preview(content: bytes) -> str:
     preview = content[:PREVIEW_BYTES].decode(errors="ignore")
     dropped = f"larger than {MAX_RESULT_BYTES} bytes, so it was not kept"
     return canonical({"bytes": len(content), "preview": preview, "dropped": dropped}).decode()

@@ -47,8 +47,14 @@ WORKERS_OF_ORG = 100
 HELLO_SECONDS = 10.0
 CUT_SECONDS = 15.0
 """How long attempts whose link is lost may take to write where their jobs stand. After that their lease runs out."""
-STOP_SECONDS = 20.0
-"""How long a process that stops waits for what its remote workers run."""
+STOP_SECONDS, LAST_SECONDS = 15.0, 8.0
+"""How long a process that stops waits for what its remote workers run, and then for the last writes of what it cuts off."""
+THREAD_BYTES = 64 * 1024
+"""A larger message is parsed in a thread, and only if an answer is due."""
+MOST_TOOLS = 1000
+"""Of one worker."""
+MOST_UNKNOWN = 100
+"""Answers to no call over one link: with more of them it is closed."""
 Listen = Callable[[asyncio.Event], AbstractAsyncContextManager[None]]
 
 
@@ -82,7 +88,7 @@ class RemoteWorkers:
         for runner in self._runners:
             runner.cut()
         if self._runners:
-            await asyncio.wait(self._runners.values(), timeout=CUT_SECONDS)
+            await asyncio.wait(self._runners.values(), timeout=LAST_SECONDS)
         if self._waking is not None:
             self._waking.cancel()
             await asyncio.gather(self._waking, return_exceptions=True)
@@ -154,6 +160,9 @@ class _Connection:
         self._parts, self._link, self._actor, self._check_key = parts, link, actor, check_key
         self._calls = RemoteCalls(self._send)
         self._name = actor.name
+        self._is_refused = False
+        self._unknown = 0
+        """Answers to calls that it was not sent."""
 
     async def _send(self, message: FromPlane) -> None:
         await self._link.send(encode_message(message))
@@ -174,12 +183,13 @@ class _Connection:
         return runner
 
     async def _refuse(self, error: CortexError) -> None:
+        self._is_refused = True
         log.warning("remote worker refused", org_id=str(self._actor.org_id), reason=error.message)
         await self._send(WorkerRefusal(code=error.code, message=error.message[:8000], hint=error.hint[:8000]))
 
     async def _hello(self) -> Hello:
         async with asyncio.timeout(HELLO_SECONDS):
-            hello = remote_work.read_worker_message(await self._link.receive())
+            hello = await asyncio.to_thread(remote_work.read_worker_message, await self._link.receive())
         if not isinstance(hello, Hello):
             raise InvalidInput("The first message of a worker says who it is.", code="invalid_message")
         if hello.version != remote_work.VERSION:
@@ -196,6 +206,12 @@ class _Connection:
         apps = await asyncio.to_thread(lambda: [stand_in_app(self._calls, offer) for offer in hello.apps])
         if len({app.name for app in apps}) < len(apps):
             raise InvalidInput("The worker offers an app twice.", code="invalid_app")
+        if (count := sum(len(app.tools) for app in apps)) > MOST_TOOLS:
+            raise InvalidInput(
+                f"The worker offers {count} tools, more than {MOST_TOOLS}.",
+                code="too_many_tools",
+                hint="Load fewer apps, and the others in another worker.",
+            )
         await admit_worker(self._parts.db, self._actor, {app.name: app.versions for app in apps})
         self._name = hello.name
         # All of its slots are for the one org that it serves.
@@ -218,6 +234,8 @@ class _Connection:
                 return
             reason = next((str(duty.exception()) for duty in duties if duty.done()), "")
             log.warning("remote worker cut off", worker=self._name, reason=reason)
+            if self._is_refused:
+                runner.stop()  # its key ended, and no job is to blame
             runner.cut()
             await asyncio.wait([task], timeout=CUT_SECONDS)
         finally:
@@ -231,18 +249,30 @@ class _Connection:
         while True:
             try:
                 async with asyncio.timeout(silence):
-                    message = remote_work.read_worker_message(await self._link.receive())
+                    message = await self._next_message()
             except TimeoutError:
                 raise LinkClosed("it was silent") from None
             match message:
                 case Beat():
                     self._calls.set_tick(message.tick)
-                case Returned() | Failed():
-                    self._calls.settle(message)
+                case Returned() | Failed() | None:
+                    if message is None or not self._calls.settle(message):
+                        self._unknown += 1
+                        if self._unknown > MOST_UNKNOWN:
+                            raise LinkClosed("it answered calls that it was not sent")
                 case Leaving():
                     runner.stop()
                 case Hello():
                     raise LinkClosed("it said a second time who it is")
+
+    async def _next_message(self) -> remote_work.FromWorker | None:
+        """None for a large one that answers nothing: it is not even parsed."""
+        content = await self._link.receive()
+        if len(content) <= THREAD_BYTES:
+            return remote_work.read_worker_message(content)
+        if not self._calls.expects_answers:
+            return None
+        return await asyncio.to_thread(remote_work.read_worker_message, content)
 
     async def _beat(self) -> None:
         """Raises where the key was revoked, or the link is lost."""

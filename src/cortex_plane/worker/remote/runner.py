@@ -31,7 +31,7 @@ from cortex_plane.jobs.model.remote_work import (
 )
 from cortex_plane.kernel.errors import SetupError, TooMany, Unavailable
 from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.remote.functions import AppFunctions, check_concurrency, offered_app
+from cortex_plane.worker.remote.functions import AppFunctions, check_concurrency, encode_answer, offered_app
 from cortex_plane.worker.tools.app import App
 
 log = logging.getLogger("cortex_plane.worker")
@@ -139,7 +139,7 @@ class RemoteWorker:
         finally:
             self._calls.pop(invoke.id, None)  # a message that is half sent must not be cancelled
         try:
-            await link.send(encode_message(answer))
+            await link.send(encode_answer(answer))
         except LinkClosed:
             log.warning("the answer of `%s` found no plane: it settles the call as the tool declares", invoke.name)
 

@@ -70,13 +70,18 @@ class RemoteCalls:
         theirs, ours = self._tick
         return theirs + (last_moment - ours)
 
-    def settle(self, answer: Returned | Failed) -> None:
-        """An answer arrived. What was not asked over this link, or was answered before, changes nothing."""
+    @property
+    def expects_answers(self) -> bool:
+        return bool(self._waiting or self._adrift)
+
+    def settle(self, answer: Returned | Failed) -> bool:
+        """An answer arrived. What was not asked over this link, or was answered before, changes nothing: False."""
         waiter = self._waiting.pop(answer.id, None)
-        if waiter is not None and not waiter.done():
+        if waiter is None:
+            return self._adrift.pop(answer.id, None) is not None
+        if not waiter.done():
             waiter.set_result(answer)
-        elif self._adrift.pop(answer.id, None) is None:
-            log.warning("an answer to no call was dropped", id=str(answer.id))
+        return True
 
     def is_under_way(self, invocation_id: UUID) -> bool:
         return invocation_id in self._adrift.values()
@@ -124,7 +129,7 @@ class StandInTool(Tool):
         self._takes_context, self._app, self._calls = offer.takes_context, app, calls
         try:
             canonical(offer.parameters)
-            schemas.check(offer.parameters)
+            schemas.check_strangers(offer.parameters)
             self._validator = schemas.compiled(offer.parameters)
         except (schemas.Unusable, CortexError) as error:
             raise InvalidApp(f"The parameters of the tool `{offer.name}` have no usable schema: {error}") from None
