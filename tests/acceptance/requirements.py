@@ -576,6 +576,13 @@ REQUIREMENTS = [
     _R("D.1076", "Places for remote workers are shared between orgs."),
     _R("D.1077", "A worker key opens a link and nothing else; no other key does."),
     _R("D.1078", "`cortex worker` without a database and without an address says both ways."),
+    _R("D.1115", "MCP servers of a remote worker's apps run beside it with its environment. Their tools are published as a worker beside the database"
+       " publishes them; a call takes its arguments and its key over the link, and no secret of a server leaves the worker."),
+    _R("D.1116", "What such a server changes is published before anybody may call it, and the worker calls no version but the one that was judged."),
+    _R("D.1117", "The death of such a server in a call leaves it uncertain, settled as declared or confirmed; one that is down stops neither its worker nor"
+       " what was approved."),
+    _R("D.1118", "A remote worker tells of servers and tools that an app can have, of its own alone, not without end, and of no other version than others"
+       " publish."),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),

@@ -233,3 +233,14 @@ async def test_what_a_remote_worker_cannot_run_is_refused_with_the_reason(tmp_pa
     assert "code agents" in output
     status, output = await run(tmp_path, *command)
     assert (status, "worker key" in output) == (1, True)
+
+
+@pytest.mark.proves("D.1115")
+async def test_a_worker_process_with_mcp_servers_names_the_secret_that_one_lacks(tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(
+        "from cortex_plane.worker.tools.app import App\napp = App('served')\n"
+        "app.mcp_server('files', command=['none'], secrets=['FILES_TOKEN'])\n"
+    )
+    command = ("-m", "cortex_plane", "worker", "--url", "http://127.0.0.1:9", "--app", "served:app")
+    status, output = await run(tmp_path, *command, CORTEX_KEY="cortex_key_x")
+    assert (status, "FILES_TOKEN" in output) == (1, True)

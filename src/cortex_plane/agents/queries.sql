@@ -99,7 +99,7 @@ limit 1
 select * from (
   select distinct on (name) app, name, digest, description, parameters, read_only, risk, timeout_seconds, on_uncertain,
     server, remote_name, implementation, hints, declares_risk
-  from tool_version where app = $1
+  from known_tool where app = $1
   order by name, published_at desc
 ) newest where server = $2
 

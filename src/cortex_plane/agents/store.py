@@ -60,9 +60,9 @@ async def list_tool_versions(db: Database, org_id: UUID, app: str, limit: int) -
         return many(PublishedTool, await tx.rows(queries.list_tool_versions, app, limit))
 
 
-async def list_server_tools(db: Database, app: str, server: str) -> list[ToolVersion]:
-    """As it was last known to offer them."""
-    async with db.transaction(NOBODY) as tx:
+async def list_server_tools(db: Database, app: str, server: str, org_id: UUID = NOBODY) -> list[ToolVersion]:
+    """As it was last known to offer them. ``org_id``: of a remote worker."""
+    async with db.transaction(org_id) as tx:
         return many(ToolVersion, await tx.rows(queries.list_server_tools, app, server))
 
 

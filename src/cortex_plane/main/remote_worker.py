@@ -17,7 +17,8 @@ from pathlib import Path
 from cortex_plane.client.transport import Plane
 from cortex_plane.client.worker_link import open_link
 from cortex_plane.jobs.model.remote_work import WorkerLink
-from cortex_plane.kernel.errors import SetupError
+from cortex_plane.kernel.errors import SetupError, extra
+from cortex_plane.main.settings import configure_logs
 from cortex_plane.worker.remote.runner import RemoteWorker
 from cortex_plane.worker.tools.app import load_app
 
@@ -78,6 +79,9 @@ def run_remote_worker(
         )
     plane = Plane(url, {"Authorization": f"Bearer {key}"})
     apps = [load_app(reference) for reference in references]
+    if any(app.mcp_servers for app in apps):
+        with extra("mcp"):
+            configure_logs("info", as_json=False)
 
     @contextlib.asynccontextmanager
     async def connect() -> AsyncIterator[WorkerLink]:

@@ -34,7 +34,7 @@ from cortex_plane.worker.code.attempt import CodeAttempt
 from cortex_plane.worker.ends import refuse
 from cortex_plane.worker.lease import WorkerContext, WriteFailed
 from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.mcp.connection import Servers
+from cortex_plane.worker.mcp.servers import Servers, ToolServers
 from cortex_plane.worker.models.backends import Backends
 from cortex_plane.worker.models.credentials import ProviderKeys
 from cortex_plane.worker.tools.app import App
@@ -117,7 +117,9 @@ class JobRunner:
         name: str | None = None,
         callbacks: StewardCallbacks | None = None,
         remote: RemotePlace | None = None,
+        servers: ToolServers | None = None,
     ) -> None:
+        """``servers``: the MCP servers of apps that run elsewhere."""
         self.db = db
         self.settings = settings or WorkerSettings()
         self.id = new_id()
@@ -127,7 +129,7 @@ class JobRunner:
         self.work = asyncio.Event()
         """Set by a hint: look for jobs now."""
         self.stopping = asyncio.Event()
-        self._servers = Servers(db, self.id, list(self.apps.values()))
+        self._servers = servers or Servers(db, list(self.apps.values()))
         self._master_key = master_key
         self._running: dict[asyncio.Task[None], Attempt | CodeAttempt] = {}
         self._ready: deque[Attempt | CodeAttempt] = deque()
@@ -183,7 +185,7 @@ class JobRunner:
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
         await self._register()
-        self._servers.tell()
+        self._servers.tell(self.id)
         # What MCP servers offer is published when they say so.
         mine = [version for app in self.apps.values() for version in app.versions if version.server is None]
         await agents_store.publish_tools(self.db, mine, self._remote.org_id if self._remote else None)

@@ -1,8 +1,8 @@
 """What a plane and a worker without a database say to each other, and the link that carries it.
 
 The attempt runs in the plane: it claims jobs, judges calls, and writes intents and outcomes. The worker runs functions. It says first
-what it offers (`Hello`), then sends a `Beat` again and again, and answers each `Invoke` with one `Returned` or `Failed`. Everything else
-is the plane's.
+what it offers (`Hello`), then sends a `Beat` again and again, and answers each `Invoke` with one `Returned` or `Failed`. A `ServerChange` says what has
+changed of an MCP server beside it. Everything else is the plane's.
 
 No clocks are compared. A call may begin before a reading of the worker's own clock (`Invoke.begin_before`): the newest reading that the
 plane had, plus the time that was left when it arrived. So a worker that was stopped, or a message that was held up, never begins late.
@@ -31,7 +31,7 @@ MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 """A result that is larger is not sent: its beginning is."""
 MAX_CONCURRENCY: Final = 256
 """Jobs at a time over one connection."""
-MAX_TOOLS, MAX_APPS = 500, 50
+MAX_TOOLS, MAX_APPS, MAX_SERVERS = 500, 50, 50
 MAX_STATE_CHANGES: Final = 2000
 """Entries of the agent's state that one call changes."""
 _STRICT = ConfigDict(extra="forbid")
@@ -60,6 +60,46 @@ class OfferedTool:
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
+class OfferedServerTool:
+    """A tool of an MCP server beside the worker, as that server describes it."""
+
+    remote_name: _Line
+    description: _Text
+    parameters: dict[str, Any]
+    hints: Annotated[dict[_Name, bool], Field(max_length=10)]
+    implementation: _Note
+
+
+class ServerState(StrEnum):
+    STARTING = "starting"
+    UP = "up"
+    DOWN = "down"
+
+
+_ServerName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+_Tools = Annotated[list[OfferedServerTool], Field(max_length=MAX_TOOLS)]
+
+
+@dataclass(config=_STRICT, frozen=True, kw_only=True)
+class OfferedServer:
+    """An MCP server of a worker's app: how it is declared, and what it offers. It runs beside the worker, and nowhere else."""
+
+    name: _ServerName
+    command: Annotated[list[_Text], Field(max_length=1000)]
+    url: _Text | None
+    """With the command a part of what names a version of its tools."""
+    timeout_seconds: Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT)]
+    risk: Risk
+    declares_risk: bool
+    on_uncertain: OnUncertain
+    state: ServerState
+    reason: _Note
+    """Why it is not up."""
+    tools: _Tools | None
+    """None: it has not said yet."""
+
+
+@dataclass(config=_STRICT, frozen=True, kw_only=True)
 class OfferedApp:
     name: Slug
     instructions: _Text | None
@@ -68,6 +108,7 @@ class OfferedApp:
     """The functions that gates ask whether they fire."""
     validators: Annotated[list[_Name], Field(max_length=MAX_TOOLS)]
     """The functions that gates ask about answers."""
+    servers: Annotated[list[OfferedServer], Field(max_length=MAX_SERVERS)]
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
@@ -116,6 +157,19 @@ class Beat:
     tick: float = 0.0
 
 
+@dataclass(config=_STRICT, frozen=True, kw_only=True)
+class ServerChange:
+    """Of the worker: an MCP server of an app is in another state, or offers other tools."""
+
+    kind: Literal["server"] = "server"
+    app: Slug
+    name: _ServerName
+    state: ServerState
+    reason: _Note
+    tools: _Tools | None = None
+    """All that it offers now. None: what it offered before."""
+
+
 class InvokeTarget(StrEnum):
     """Which function of an app is called."""
 
@@ -143,6 +197,18 @@ class JobContext:
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
+class ServerCall:
+    """What a call of a tool of an MCP server has besides its arguments."""
+
+    key: UUID
+    """The same whenever this call is sent."""
+    digest: str
+    """Of the version that was judged: no other one is called."""
+    read_only: bool
+    """A steward confirmed that it changes nothing."""
+
+
+@dataclass(config=_STRICT, frozen=True, kw_only=True)
 class Invoke:
     """Call a function. The id stands for this one sending: an answer to any other is dropped."""
 
@@ -157,6 +223,7 @@ class Invoke:
     begin_before: float | None
     """What the worker's clock must not have reached when the call begins. None: it may begin at any time."""
     context: JobContext | None
+    server_call: ServerCall | None = None
 
 
 @dataclass(config=_STRICT, frozen=True, kw_only=True)
@@ -215,7 +282,7 @@ class Goodbye:
     reason: _Text = ""
 
 
-FromWorker = Hello | Beat | Returned | Failed | Leaving
+FromWorker = Hello | Beat | ServerChange | Returned | Failed | Leaving
 FromPlane = Welcome | WorkerRefusal | Beat | Invoke | Cancel | Goodbye
 Message = FromWorker | FromPlane
 _readers: Final[dict[str, TypeAdapter[Any]]] = {

@@ -6,13 +6,20 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
 from cortex_plane.agents.model.completions import provider_name
-from cortex_plane.agents.model.tools import Confirmed, InvalidArguments, OnUncertain, ToolVersion, is_tool_name
+from cortex_plane.agents.model.tools import (
+    Confirmed,
+    InvalidArguments,
+    OnUncertain,
+    ToolError,
+    ToolVersion,
+    is_tool_name,
+)
 from cortex_plane.kernel.canonical import canonical
 from cortex_plane.kernel.schemas import Unusable, compiled, faults
 from cortex_plane.mcp_client.servers import McpServer, Redaction, map_texts, strict_schema
@@ -53,7 +60,7 @@ class RemoteTool(Tool):
     ) -> None:
         self.name = tool_name(server.name, remote_name)
         self.remote_name, self.description, self.hints = remote_name, description, hints
-        self.server = server
+        self.server, self.implementation = server, implementation
         self.read_only = False
         self.risk, self.declares_risk = server.risk, server.declares_risk
         self.timeout_seconds = server.timeout_seconds
@@ -111,6 +118,20 @@ class RemoteTool(Tool):
         return await self._caller.call(self, values, context.idempotency_key)
 
 
+def judged_tool(tool: Tool, digest: str, read_only: bool) -> RemoteTool:
+    """The version that somebody elsewhere judged, as a steward confirmed it there. Raises ``ToolError`` where the server has changed it."""
+    if not isinstance(tool, RemoteTool) or tool.digest != digest:
+        raise tool_changed(tool.name)
+    return tool.trusted(Confirmed(read_only=True)) if read_only else tool
+
+
+def tool_changed(name: str) -> ToolError:
+    return ToolError(
+        f"`{name}` was changed by its server since this call was made; it was not sent.",
+        hint="Call it again: it is looked at as it is now.",
+    )
+
+
 def tool_name(server: str, remote_name: str) -> str:
     """Dotted, lower-case, and told apart from what other servers offer."""
     return f"{server}.{_NOT_IN_NAMES.sub('_', remote_name.lower())}"
@@ -159,12 +180,14 @@ def _remote_tool(
     )
 
 
-def recall_tools(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
+def recall_tools(
+    caller: Caller, server: McpServer, versions: Sequence[ToolVersion], make: Callable[..., RemoteTool] = RemoteTool
+) -> list[RemoteTool]:
     """Tools as they were when a worker last heard of them: what waits for them is not lost while the server is down."""
     tools = []
     for version in versions:
         try:
-            tool = RemoteTool(
+            tool = make(
                 caller,
                 server,
                 remote_name=version.remote_name or "",

@@ -27,6 +27,7 @@ from cortex_plane.jobs.model.remote_work import (
     InvokeTarget,
     JobContext,
     OfferedApp,
+    OfferedServer,
     OfferedTool,
     Returned,
     encode_message,
@@ -53,19 +54,22 @@ def check_concurrency(concurrency: int) -> int:
     return concurrency
 
 
-def offered_app(app: App) -> OfferedApp:
+def check_app(app: App) -> None:
     """Raises `InvalidApp` for what a worker without a database does not run."""
-    if app.agents or app.mcp_servers:
-        what = "code agents" if app.agents else "MCP servers"
-        names = ", ".join(f"`{name}`" for name in [*(app.agents or app.mcp_servers)][:5])
+    if app.agents:
+        names = ", ".join(f"`{name}`" for name in [*app.agents][:5])
         raise InvalidApp(
-            f"The app `{app.name}` has {what} ({names}), which a worker without a database does not run.",
+            f"The app `{app.name}` has code agents ({names}), which a worker without a database does not run.",
             hint="Move them to an app of their own, and load that one in a worker with DATABASE_URL.",
         )
-    tools = [_offered_tool(tool) for tool in app.tools.values()]
+
+
+def offered_app(app: App, servers: Sequence[OfferedServer] = ()) -> OfferedApp:
+    """``servers``: its MCP servers as they are now."""
+    tools = [_offered_tool(tool) for tool in app.own_tools]
     return OfferedApp(
         name=app.name, instructions=app.instructions, tools=tools, triggers=list(app.triggers),
-        validators=list(app.validators),
+        validators=list(app.validators), servers=list(servers),
     )  # fmt: skip
 
 
@@ -151,6 +155,10 @@ class AppFunctions:
             # The plane checked them against the schema; a validator of the tool's author sees more.
             raise ToolError(error.message, hint=error.hint) from None
         context = _tool_context(invoke.context)
+        if (server_call := invoke.server_call) is not None:
+            from cortex_plane.worker.mcp.remote_tool import judged_tool  # most workers have no MCP servers
+
+            tool, context = judged_tool(tool, server_call.digest, server_call.read_only), _context_of(server_call.key)
         if invoke.begin_before is not None and ticks() >= invoke.begin_before:
             return Failed(id=invoke.id, failure=FailureKind.LATE)
         if invoke.target is InvokeTarget.PROBE:
@@ -173,6 +181,11 @@ class AppFunctions:
 
     async def _begin(self, invoke: Invoke, call: Coroutine[Any, Any, Any]) -> Any:
         return await within(invoke.timeout_seconds, call, self._limits)
+
+
+def _context_of(key: UUID) -> ToolContext:
+    """For a tool of an MCP server, which sees no more of its job than the key of the call."""
+    return replace(_NO_CONTEXT, invocation_id=key, state=ToolState())
 
 
 def _tool_context(context: JobContext | None) -> ToolContext:

@@ -27,6 +27,7 @@ from cortex_plane.jobs.model.remote_work import (
     Leaving,
     LinkClosed,
     Returned,
+    ServerChange,
     Welcome,
     WorkerLink,
     WorkerRefusal,
@@ -36,6 +37,7 @@ from cortex_plane.jobs.verbs.remote_workers import CheckKey, admit_worker
 from cortex_plane.kernel.errors import Conflict, CortexError, InvalidInput, TooMany, Unavailable
 from cortex_plane.kernel.shares import Shares
 from cortex_plane.tenancy.model.access import Actor
+from cortex_plane.worker.remote.server_stand_ins import StandInServers
 from cortex_plane.worker.remote.stand_ins import RemoteCalls, stand_in_app
 from cortex_plane.worker.worker import JobRunner, RemotePlace, WorkerSettings
 
@@ -163,6 +165,7 @@ class _Connection:
         self._is_refused = False
         self._unknown = 0
         """Answers to calls that it was not sent."""
+        self._servers: StandInServers | None = None
 
     async def _send(self, message: FromPlane) -> None:
         await self._link.send(encode_message(message))
@@ -212,18 +215,22 @@ class _Connection:
                 code="too_many_tools",
                 hint="Load fewer apps, and the others in another worker.",
             )
+        servers = await asyncio.to_thread(StandInServers, self._parts.db, self._actor, self._calls, apps, hello.apps)
         await admit_worker(self._parts.db, self._actor, {app.name: app.versions for app in apps})
-        self._name = hello.name
+        self._name, self._servers = hello.name, servers
         # All of its slots are for the one org that it serves.
         settings = replace(self._parts.settings, concurrency=hello.concurrency, reserved_slots=0, org_slots=None)
         return JobRunner(
             self._parts.db, apps, self._parts.master_key, settings, name=hello.name, callbacks=self._parts.callbacks,
             remote=RemotePlace(org_id=self._actor.org_id, host=hello.host, pid=hello.pid),
+            servers=servers,
         )  # fmt: skip
 
     async def run(self, runner: JobRunner, task: asyncio.Task[None]) -> None:
         """Until the runner has ended. It is cut off where the link is lost, or its key does not hold any more."""
         duties = [asyncio.create_task(self._receive(runner)), asyncio.create_task(self._beat())]
+        if self._servers is not None:
+            duties.append(asyncio.create_task(self._follow_servers(self._servers)))
         try:
             await asyncio.wait([task, *duties], return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -260,6 +267,9 @@ class _Connection:
                         self._unknown += 1
                         if self._unknown > MOST_UNKNOWN:
                             raise LinkClosed("it answered calls that it was not sent")
+                case ServerChange():
+                    if self._servers is not None:
+                        self._servers.note(message)
                 case Leaving():
                     runner.stop()
                 case Hello():
@@ -270,9 +280,17 @@ class _Connection:
         content = await self._link.receive()
         if len(content) <= THREAD_BYTES:
             return remote_work.read_worker_message(content)
-        if not self._calls.expects_answers:
+        if not self._calls.expects_answers and not (self._servers and self._servers.expects_changes):
             return None
         return await asyncio.to_thread(remote_work.read_worker_message, content)
+
+    async def _follow_servers(self, servers: StandInServers) -> None:
+        """Raises where its MCP servers change in a way that this worker may not publish."""
+        try:
+            await servers.follow()
+        except CortexError as error:
+            await self._refuse(error)
+            raise LinkClosed(error.message) from error
 
     async def _beat(self) -> None:
         """Raises where the key was revoked, or the link is lost."""

@@ -10,6 +10,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import cortex_plane
@@ -24,15 +25,19 @@ from cortex_plane.jobs.model.remote_work import (
     Invoke,
     Leaving,
     LinkClosed,
+    OfferedApp,
     Welcome,
     WorkerLink,
     WorkerRefusal,
     encode_message,
 )
-from cortex_plane.kernel.errors import SetupError, TooMany, Unavailable
+from cortex_plane.kernel.errors import SetupError, TooMany, Unavailable, extra
 from cortex_plane.worker.limits import ticks
-from cortex_plane.worker.remote.functions import AppFunctions, check_concurrency, encode_answer, offered_app
+from cortex_plane.worker.remote.functions import AppFunctions, check_app, check_concurrency, encode_answer, offered_app
 from cortex_plane.worker.tools.app import App
+
+if TYPE_CHECKING:
+    from cortex_plane.worker.remote.servers import AppServers
 
 log = logging.getLogger("cortex_plane.worker")
 
@@ -55,7 +60,10 @@ class RemoteWorker:
         """``connect`` opens a link, and raises `CortexError` where it cannot."""
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.apps = sorted(app.name for app in apps)
-        self._offers = [offered_app(app) for app in apps]
+        for app in apps:
+            check_app(app)
+        self._apps = list(apps)
+        self._servers = _open_servers(apps)
         self._functions = AppFunctions(apps)
         self._connect, self._concurrency = connect, check_concurrency(concurrency)
         self._grace_seconds = grace_seconds
@@ -71,6 +79,10 @@ class RemoteWorker:
     async def run(self, on_ready: Callable[[UUID], None] = lambda _: None) -> None:
         """``on_ready`` gets the id under which the plane knows this worker, each time that it is connected. Raises what connecting
         again would not change: a wrong key, an app that the key does not name."""
+        async with self._servers.running() if self._servers is not None else contextlib.nullcontext():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[UUID], None]) -> None:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             began = ticks()
@@ -87,10 +99,14 @@ class RemoteWorker:
             call.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _offers(self) -> list[OfferedApp]:
+        servers = self._servers
+        return [offered_app(app, servers.offers(app) if servers is not None else ()) for app in self._apps]
+
     async def _serve(self, link: WorkerLink, on_ready: Callable[[UUID], None]) -> None:
         hello = Hello(
             version=remote_work.VERSION, release=cortex_plane.__version__, name=self.name, host=socket.gethostname(),
-            pid=os.getpid(), concurrency=self._concurrency, tick=ticks(), apps=self._offers,
+            pid=os.getpid(), concurrency=self._concurrency, tick=ticks(), apps=self._offers(),
         )  # fmt: skip
         await link.send(encode_message(hello))
         async with asyncio.timeout(WELCOME_SECONDS):
@@ -101,6 +117,8 @@ class RemoteWorker:
             raise LinkClosed("the plane did not welcome this worker")
         on_ready(answer.worker_id)
         duties = [asyncio.create_task(self._beat(link, answer.beat_seconds)), asyncio.create_task(self._leave(link))]
+        if self._servers is not None:
+            duties.append(asyncio.create_task(_report_servers(link, self._servers)))
         try:
             await self._receive(link, answer.silence_seconds)
         finally:
@@ -156,3 +174,24 @@ class RemoteWorker:
             await link.send(encode_message(Leaving()))
         await asyncio.sleep(self._grace_seconds)
         await link.close()
+
+
+def _open_servers(apps: Sequence[App]) -> AppServers | None:
+    """Raises `MissingExtra` where what speaks to them is not installed."""
+    if not any(app.mcp_servers for app in apps):
+        return None
+    with extra("mcp"):
+        import mcp  # noqa: F401 -- connections import it later, one by one
+
+        from cortex_plane.worker.remote.servers import AppServers
+
+        return AppServers(apps)
+
+
+async def _report_servers(link: WorkerLink, servers: AppServers) -> None:
+    with contextlib.suppress(LinkClosed):
+        while True:
+            await servers.changed.wait()
+            servers.changed.clear()
+            for change in servers.take_changes():
+                await link.send(encode_message(change))

@@ -48,6 +48,8 @@ log = structlog.get_logger()
 LAST_WORD_SECONDS = 1.0
 """How long a call that is cut off waits for the worker to say that it is over."""
 GATE_CODE_SECONDS = 2.0
+OWN_TOOLS = "-"
+"""In the place of an MCP server, none of which has such a name: what the code of the app declares."""
 Send = Callable[[FromPlane], Awaitable[None]]
 
 
@@ -176,12 +178,12 @@ class StandInTool(Tool):
             timeout_seconds=self.timeout_seconds, begin_before=begin_before,
             context=_job_context(context) if self._takes_context else None,
         )  # fmt: skip
-        return _returned(await self._calls.run(invoke, context.invocation_id))
+        return require_returned(await self._calls.run(invoke, context.invocation_id))
 
     def _value(self, answer: Returned, context: ToolContext) -> Any:
         """The result, with what the call changed beside it."""
+        value = read_result(answer)
         try:
-            value = orjson.loads(answer.result)
             if self._takes_context:
                 for key, change in (answer.state or {}).items():
                     if change is None:
@@ -195,7 +197,14 @@ class StandInTool(Tool):
         return value
 
 
-def _returned(answer: Returned | Failed) -> Returned:
+def read_result(answer: Returned) -> Any:
+    try:
+        return orjson.loads(answer.result)
+    except ValueError as error:
+        raise CallStopped(f"what cannot be recorded: {error}") from error
+
+
+def require_returned(answer: Returned | Failed) -> Returned:
     if isinstance(answer, Returned):
         return answer
     match answer.failure:
@@ -221,7 +230,7 @@ def stand_in_app(calls: RemoteCalls, offer: OfferedApp) -> App:
     """An app of a remote worker, as attempts in the plane see it. Raises `CortexError` for what no app could declare."""
     app = App(offer.name, instructions=offer.instructions)
     tools = [StandInTool(calls, app.name, tool) for tool in offer.tools]
-    app.offer("remote", tools)
+    app.offer(OWN_TOOLS, tools)
     missing = {tool.name for tool in tools} - set(app.tools)
     if missing or len(tools) != len(app.tools):
         raise InvalidApp(
@@ -240,6 +249,6 @@ def _gate_function(calls: RemoteCalls, app: str, target: InvokeTarget, name: str
             id=new_id(), target=target, app=app, name=name, arguments=canonical(list(arguments)).decode(),
             timeout_seconds=GATE_CODE_SECONDS, begin_before=None, context=None,
         )  # fmt: skip
-        return orjson.loads(_returned(await calls.run(invoke, invoke.id)).result)
+        return orjson.loads(require_returned(await calls.run(invoke, invoke.id)).result)
 
     return ask

@@ -66,6 +66,12 @@ class App:
         return f"App({self.name!r}, tools={list(self._tools)})"
 
     @property
+    def own_tools(self) -> list[Tool]:
+        """Those that its code declares: all but the tools of its MCP servers."""
+        offered = {name for tools in self._from_servers.values() for name in tools}
+        return [tool for name, tool in self._tools.items() if name not in offered]
+
+    @property
     def versions(self) -> list[ToolVersion]:
         """What a worker publishes of the tools."""
         return [tool.version(self.name) for tool in self._tools.values()]
