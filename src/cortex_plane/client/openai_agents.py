@@ -142,8 +142,8 @@ class GuardedAgent(Agent[Any]):
     guard: AgentGuard | None = None
 
     # mypy refuses a property in place of a field of a dataclass; lists that were appended to show it only when they are read.
-    @property
-    def tools(self) -> list[Tool]:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def tools(self) -> list[Tool]:
         """Those that were added since the last look are guarded now, in place: the runner compares tools by identity."""
         tools: list[Tool] = self.__dict__.setdefault("_tools", [])
         if self.guard is not None:
@@ -154,8 +154,8 @@ class GuardedAgent(Agent[Any]):
     def tools(self, tools: list[Tool]) -> None:
         self.__dict__["_tools"] = list(tools)
 
-    @property
-    def handoffs(self) -> list[Agent[Any] | Handoff[Any, Any]]:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def handoffs(self) -> list[Agent[Any] | Handoff[Any, Any]]:
         handoffs: list[Agent[Any] | Handoff[Any, Any]] = self.__dict__.setdefault("_handoffs", [])
         if self.guard is not None:
             handoffs[:] = [self.guard.guarded_handoff(target) for target in handoffs]
