@@ -25,7 +25,7 @@ from cortex_plane.tenancy.model.orgs import Role
 from tests.client.test_authorization import server
 from tests.client.test_guard import decide_soon, ledger
 from tests.fixtures.apart import Apart
-from tests.fixtures.people import World
+from tests.fixtures.people import World, apply_policies
 from tests.frameworks.test_examples import RUNS, access_of
 from tests.frameworks.test_examples import run as run_example
 
@@ -168,6 +168,7 @@ async def test_a_command_is_stopped_with_its_resumer_and_done_again(
         await until(tmp_path / "pids.txt", 2)
 
 
+ADMINS_DECIDE = 'policies: [{name: ask, target: "*", effect: requires_approval, approvers: {roles: [admin]}}]'
 WHOM = """
 import os, pathlib
 with pathlib.Path("runs.txt").open("a") as runs:
@@ -181,6 +182,7 @@ async def test_each_person_under_one_outside_id_has_a_run_of_their_own(
 ) -> None:
     service = await strict.service_with(Role.MEMBER, permissions=[Grantable.SESSION_ON_BEHALF])
     people = [str((await strict.person(Role.MEMBER)).member_id) for _ in range(2)]
+    await apply_policies(strict.db, strict.admin.actor, ADMINS_DECIDE)
     async with Client(server.url, service.secret) as plane:
         for person in (*people, None):
             await ask(plane, "thread a", on_behalf_of=person)
