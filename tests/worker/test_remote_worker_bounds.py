@@ -28,7 +28,7 @@ from cortex_plane.jobs.model.remote_work import (
 )
 from cortex_plane.kernel.fields import Risk
 from cortex_plane.kernel.ids import new_id
-from cortex_plane.main import api_process, supervisor
+from cortex_plane.main import api_process, commands, supervisor
 from cortex_plane.main.remote_worker import read_key
 from cortex_plane.worker.limits import steady_clock
 from cortex_plane.worker.remote import host as host_module
@@ -179,3 +179,24 @@ def test_clocks_go_on_while_a_machine_sleeps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("time.CLOCK_MONOTONIC", 6, raising=False)
     monkeypatch.setattr("time.CLOCK_BOOTTIME", 7, raising=False)
     assert (steady_clock("darwin"), steady_clock("linux")) == (6, 7)
+
+
+@pytest.mark.proves("D.1111")
+async def test_a_worker_offers_only_so_many_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "MOST_TOOLS", 2)
+    hosts = RemoteWorkers(HostParts(db=world.db, master_key=KEY, settings=BRISK))
+    async with raw_link(world, await worker_key(world, "tests"), hosts) as link:
+        await link.send(hello(tool_app([])))
+        assert (await next_of(link, "refusal"))["code"] == "too_many_tools"
+    await hosts.close()
+
+
+@pytest.mark.proves("D.1114")
+def test_a_database_is_found_however_its_variable_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.delenv("DATABASE_ADMIN_URL", raising=False)
+    monkeypatch.setenv("CORTEX_URL", "https://plane.example.org")
+    monkeypatch.setenv("CORTEX_HOME", "/nowhere")
+    assert commands._address_without_database() == "https://plane.example.org"
+    monkeypatch.setenv("Database_Url", "postgresql://plane")
+    assert commands._address_without_database() is None

@@ -42,10 +42,10 @@ async def admit_worker(db: Database, actor: Actor, apps: Mapping[str, Sequence[T
     if actor.replaces_tools:
         return
     async with db.transaction(NOBODY) as tx:
-        known = await agents_store.platform_tools(tx, sorted(apps))
-    for app in sorted({app for app, _ in known} & apps.keys()):
+        digests = await agents_store.platform_tools(tx, sorted(apps))
+    for app in sorted({app for app, _ in digests} & apps.keys()):
         for version in apps[app]:
-            if known.get((app, version.name)) != version.digest:
+            if digests.get((app, version.name)) != version.digest:
                 raise Conflict(
                     f"Workers of the platform publish the app `{app}`, and its tool `{version.name}` is another one here.",
                     code="app_of_others",
