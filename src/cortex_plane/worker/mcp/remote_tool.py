@@ -6,8 +6,9 @@ import copy
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import orjson
 
@@ -41,7 +42,11 @@ class Caller(Protocol):
 
     async def obstacle(self, tool: RemoteTool) -> str | None: ...
 
-    async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any: ...
+    async def call(
+        self, tool: RemoteTool, values: Mapping[str, Any], key: str, last_moment: float | None = None
+    ) -> Any: ...
+
+    def is_under_way(self, invocation_id: UUID) -> bool: ...
 
 
 class RemoteTool(Tool):
@@ -117,6 +122,12 @@ class RemoteTool(Tool):
     async def call(self, values: Mapping[str, Any], context: ToolContext) -> Any:
         return await self._caller.call(self, values, context.idempotency_key)
 
+    async def send(self, values: Mapping[str, Any], context: ToolContext, last_moment: float) -> Any:
+        return await self._caller.call(self, values, context.idempotency_key, last_moment)
+
+    def is_under_way(self, invocation_id: UUID) -> bool:
+        return self._caller.is_under_way(invocation_id)
+
 
 def judged_tool(tool: Tool, digest: str, read_only: bool) -> RemoteTool:
     """The version that somebody elsewhere judged, as a steward confirmed it there. Raises ``ToolError`` where the server has changed it."""
@@ -180,14 +191,12 @@ def _remote_tool(
     )
 
 
-def recall_tools(
-    caller: Caller, server: McpServer, versions: Sequence[ToolVersion], make: Callable[..., RemoteTool] = RemoteTool
-) -> list[RemoteTool]:
+def recall_tools(caller: Caller, server: McpServer, versions: Sequence[ToolVersion]) -> list[RemoteTool]:
     """Tools as they were when a worker last heard of them: what waits for them is not lost while the server is down."""
     tools = []
     for version in versions:
         try:
-            tool = make(
+            tool = RemoteTool(
                 caller,
                 server,
                 remote_name=version.remote_name or "",

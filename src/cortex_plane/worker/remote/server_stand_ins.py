@@ -44,7 +44,6 @@ from cortex_plane.worker.mcp.remote_tool import RemoteTool, recall_tools
 from cortex_plane.worker.mcp.servers import TELL_AGAIN_SECONDS
 from cortex_plane.worker.remote.stand_ins import RemoteCalls, read_result, require_returned
 from cortex_plane.worker.tools.app import App
-from cortex_plane.worker.tools.tool import ToolContext
 
 log = structlog.get_logger()
 
@@ -55,7 +54,7 @@ class StandInServer:
     def __init__(self, calls: RemoteCalls, app: App, offer: OfferedServer) -> None:
         if offer.on_uncertain not in WITHOUT_PROBE:
             raise InvalidApp(f"The worker declares the MCP server `{offer.name}` in a way that no app can.")
-        self.calls, self.app = calls, app
+        self._calls, self.app = calls, app
         # Never run: its command and its address are a part of what names its tools.
         self.server = McpServer(
             name=offer.name, command=tuple(offer.command), url=offer.url, timeout_seconds=offer.timeout_seconds,
@@ -73,8 +72,8 @@ class StandInServer:
 
     def make_tools(self, offers: Sequence[OfferedServerTool]) -> list[RemoteTool]:
         try:
-            tools: list[RemoteTool] = [
-                StandInServerTool(
+            tools = [
+                RemoteTool(
                     self, self.server, remote_name=offer.remote_name, description=offer.description,
                     schema=offer.parameters, hints=offer.hints, implementation=offer.implementation,
                 )
@@ -117,32 +116,20 @@ class StandInServer:
         is_offered = self._digests.get(tool.name) == tool.digest
         return None if is_offered else f"`{tool.name}` has just been changed by its server"
 
-    async def call(self, tool: RemoteTool, values: Mapping[str, Any], key: str) -> Any:
-        return await self.send(tool, values, key, None)
-
-    async def send(self, tool: RemoteTool, values: Mapping[str, Any], key: str, last_moment: float | None) -> Any:
+    async def call(
+        self, tool: RemoteTool, values: Mapping[str, Any], key: str, last_moment: float | None = None
+    ) -> Any:
         server_call = ServerCall(key=UUID(key), digest=tool.digest, read_only=tool.read_only)
         invoke = Invoke(
             id=new_id(), target=InvokeTarget.TOOL, app=self.app.name, name=tool.name, arguments=canonical(values).decode(),
             timeout_seconds=tool.timeout_seconds,
-            begin_before=None if last_moment is None else self.calls.worker_tick(last_moment),
+            begin_before=None if last_moment is None else self._calls.worker_tick(last_moment),
             context=None, server_call=server_call,
         )  # fmt: skip
-        return read_result(require_returned(await self.calls.run(invoke, server_call.key)))
-
-
-class StandInServerTool(RemoteTool):
-    """A tool of an MCP server beside a remote worker."""
-
-    def __init__(self, stand_in: StandInServer, server: McpServer, **declaration: Any) -> None:
-        super().__init__(stand_in, server, **declaration)
-        self._stand_in = stand_in
-
-    async def send(self, values: Mapping[str, Any], context: ToolContext, last_moment: float) -> Any:
-        return await self._stand_in.send(self, values, context.idempotency_key, last_moment)
+        return read_result(require_returned(await self._calls.run(invoke, server_call.key)))
 
     def is_under_way(self, invocation_id: UUID) -> bool:
-        return self._stand_in.calls.is_under_way(invocation_id)
+        return self._calls.is_under_way(invocation_id)
 
 
 class StandInServers:
@@ -173,7 +160,7 @@ class StandInServers:
             else:
                 # What waits for its tools waits on while the server is down, and is not mistaken for changed code.
                 versions = await agents_store.list_server_tools(self._db, app, name, self._actor.org_id)
-                stand_in.offer(recall_tools(stand_in, stand_in.server, versions, StandInServerTool))
+                stand_in.offer(recall_tools(stand_in, stand_in.server, versions))
         try:
             yield
         finally:

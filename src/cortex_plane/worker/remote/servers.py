@@ -21,7 +21,7 @@ class _AppServer:
         self.app, self.connection = app, connection
         self._changed = changed
         self._tools: list[RemoteTool] | None = None
-        self._reported: tuple[ServerState, str, list[RemoteTool] | None] | None = None
+        self._report: tuple[ServerState, str, list[RemoteTool] | None] | None = None
 
     def start(self) -> None:
         self.connection.start(self._offer, self._changed.set)
@@ -36,7 +36,7 @@ class _AppServer:
 
     def offer(self) -> OfferedServer:
         server = self.connection.server
-        self._reported = state, reason, tools = self._current
+        self._report = state, reason, tools = self._current
         return OfferedServer(
             name=server.name, command=list(server.command), url=server.url, timeout_seconds=server.timeout_seconds,
             risk=server.risk, declares_risk=server.declares_risk, on_uncertain=server.on_uncertain, state=state,
@@ -44,10 +44,10 @@ class _AppServer:
         )  # fmt: skip
 
     def take_change(self) -> ServerChange | None:
-        before, self._reported = self._reported, self._current
-        if before == self._reported:
+        before, self._report = self._report, self._current
+        if before == self._report:
             return None
-        state, reason, tools = self._reported
+        state, reason, tools = self._report
         has_other_tools = tools is not None and (before is None or before[2] is not tools)
         return ServerChange(
             app=self.app.name, name=self.connection.server.name, state=state, reason=reason,
@@ -79,15 +79,15 @@ class AppServers:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Raises ``SetupError`` where a secret is missing. A server that does not come up is tried on, in the background."""
-        started: list[_AppServer] = []
+        servers: list[_AppServer] = []
         try:
             for server in self._servers:
                 server.start()
-                started.append(server)
-            await wait_until_settled(server.connection for server in started)
+                servers.append(server)
+            await wait_until_settled(server.connection for server in servers)
             yield
         finally:
-            await asyncio.gather(*(server.stop() for server in started))
+            await asyncio.gather(*(server.stop() for server in servers))
 
     def offers(self, app: App) -> list[OfferedServer]:
         """As they are now: the plane is about to be told."""

@@ -68,8 +68,8 @@ class App:
     @property
     def own_tools(self) -> list[Tool]:
         """Those that its code declares: all but the tools of its MCP servers."""
-        offered = {name for tools in self._from_servers.values() for name in tools}
-        return [tool for name, tool in self._tools.items() if name not in offered]
+        others = {name for tools in self._from_servers.values() for name in tools}
+        return [tool for name, tool in self._tools.items() if name not in others]
 
     @property
     def versions(self) -> list[ToolVersion]:
