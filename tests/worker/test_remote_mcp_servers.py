@@ -297,12 +297,14 @@ async def test_a_worker_changes_its_own_servers_alone_and_not_without_end(
                             break
                         await asyncio.sleep(0.01)
         assert not await _is_described(world, "second")
-    # Another org's worker has the app as well by now: its tools are everybody's.
+    # Another org's worker has an app of the same name: what it changes is its org's.
     async with raw_link(other, replace(await worker_key(other, "tests"), replaces_tools=False), hosts) as link:
         await link.send(greeting(offer(described(description="first"))))
         await next_of(link, "welcome")
         await link.send(orjson.dumps({**told, "tools": [described(description="mine")]}))
-        assert (await next_of(link, "refusal"))["code"] == "app_of_others"
+        async with asyncio.timeout(10):
+            while not await _is_described(other, "mine"):
+                await asyncio.sleep(0.01)
     assert not await _is_described(world, "mine")
     await hosts.close()
 
