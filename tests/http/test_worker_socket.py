@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from cortex_plane.client.transport import Plane
-from cortex_plane.client.worker_link import open_link
+from cortex_plane.client.worker_link import SocketLink, open_link
 from cortex_plane.db.database import Database
 from cortex_plane.http.metrics import Metrics
 from cortex_plane.http.worker_socket import WorkerSocket, worker_socket
@@ -81,6 +81,19 @@ async def test_the_link_ends_when_its_key_is_revoked(world: World) -> None:
         assert (await next_of(link, "refusal"))["code"] == "key_revoked"  # type: ignore[arg-type]
         with pytest.raises(LinkClosed):
             await next_of(link, "welcome")  # type: ignore[arg-type]
+
+
+@pytest.mark.proves("D.1073")
+async def test_a_refusal_is_read_although_the_connection_ends_in_the_same_packet() -> None:
+    stream = asyncio.StreamReader()
+    packet = frames.encode_frame(b'{"kind": "refusal"}', masked=False) + frames.encode_frame(
+        b"", frames.CLOSE, masked=False
+    )
+    stream.feed_data(packet)
+    link = SocketLink(stream)
+    assert await link.receive() == b'{"kind": "refusal"}'
+    with pytest.raises(LinkClosed):
+        await link.receive()
 
 
 @pytest.mark.proves("D.1077")

@@ -29,6 +29,7 @@ class SocketLink:
         self._reader = frames.FrameReader(masked=False, max_bytes=MAX_MESSAGE_BYTES)
         self._messages: list[bytes] = []
         self._sending = asyncio.Lock()
+        self._is_over = False
 
     async def send(self, content: bytes) -> None:
         await self._write(frames.encode_frame(content, masked=True))
@@ -42,6 +43,8 @@ class SocketLink:
 
     async def receive(self) -> bytes:
         while not self._messages:
+            if self._is_over:
+                raise LinkClosed("the plane closed the connection")
             try:
                 data = await self._stream.read(READ_BYTES)
                 if not data:
@@ -53,7 +56,9 @@ class SocketLink:
                 raise LinkClosed(f"{type(error).__name__}: {error}") from error
             for opcode, payload in parts:
                 if opcode == frames.CLOSE:
-                    raise LinkClosed("the plane closed the connection")
+                    # What came before it, such as a refusal, is read first.
+                    self._is_over = True
+                    break
                 if opcode == frames.PING:
                     await self._write(frames.encode_frame(payload, frames.PONG, masked=True))
                 elif opcode == frames.BINARY:
