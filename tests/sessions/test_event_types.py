@@ -46,7 +46,8 @@ def test_whoever_appends_events_gives_a_hint() -> None:
     """The hot verbs that append, themselves or through another function, are those that are followed by a hint."""
     bodies: dict[str, str] = {}
     for path in (SQL / "functions").glob("*.sql"):
-        for function in path.read_text().split("create or replace function ")[1:]:
+        text = re.sub(r"^drop function .*$", "", path.read_text(), flags=re.MULTILINE)
+        for function in text.split("create or replace function ")[1:]:
             name, _, bodies[name] = function.partition("(")
     telling = {"session_append", *(name for name, body in bodies.items() if "insert into event " in body)}
     while True:

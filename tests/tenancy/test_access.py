@@ -74,7 +74,9 @@ def test_special_permissions_do_not_follow_roles() -> None:
     for permission in SERVICES_ONLY:
         assert not actor(*Role).may(permission)
         assert not actor(*Role, kind=ActorKind.PLATFORM, platform=True).may(permission)
-        assert actor(*Role, kind=ActorKind.SERVICE).may(permission)
+        service = actor(*Role, kind=ActorKind.SERVICE)
+        assert replace(service, granted=frozenset({permission})).may(permission)
+        assert service.may(permission) is (permission is not Permission.SESSION_ON_BEHALF), "an admin grants it by name"
 
 
 def test_members_and_guests_see_their_own_and_everybody_else_sees_all() -> None:
