@@ -188,7 +188,7 @@ def any_server() -> Iterator[str]:
 def test_a_file_in_the_folder_of_the_coding_agent_moves_neither_hook_nor_key(events: Events, tmp_path: Path) -> None:
     shell, codex = events.shell, claude("apply_patch", session="c1")
     shell.run("agent", "create", "codex", "--model", "none")
-    installed = shell.run("hook", "install", "codex", "--policy").stdout
+    installed = shell.run("hook", "install", "codex", "--policy", "--wait", "0").stdout
     assert f"events go to {read_access(shell.folder / '.cortex')['url']}" in installed
     (hook,) = json.loads((shell.folder / ".codex" / "hooks.json").read_text())["hooks"]["PreToolUse"][0]["hooks"]
     words = shlex.split(hook["command"])[1:]
