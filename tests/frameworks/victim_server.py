@@ -75,9 +75,10 @@ def _warm_up() -> None:
     """What is made or imported with a first call is made here, against a plane that is not there."""
     for name in (name for name in VICTIMS if not name.startswith(("hook", "gateway"))):
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception):
-            VICTIMS[name].run(
-                Errand(url=NOWHERE, secret="none", folder=Path(folder), orders=["A-1"], on_uncertain="ask_human")
+            errand = Errand(
+                url=NOWHERE, secret="none", folder=Path(folder), orders=["A-1"], on_uncertain="ask_human", patience=0
             )
+            VICTIMS[name].run(errand)
 
 
 def main() -> None:

@@ -88,6 +88,8 @@ class Errand:
     agent: str = "deployer"
     wait: float = 0
     """Seconds that a process waits for a person."""
+    patience: float = PATIENCE
+    """Seconds that it asks a plane that does not answer."""
 
     @property
     def thread(self) -> str:
@@ -108,7 +110,7 @@ class Errand:
         """Options of every adapter."""
         probe = self._probe if self.on_uncertain == "probe" else None
         options = ToolOptions(on_uncertain=self.on_uncertain, probe=probe, timeout=300, wait=self.wait)
-        return {"agent": self.agent, "tools": {"refund": options}, "patience": PATIENCE}
+        return {"agent": self.agent, "tools": {"refund": options}, "patience": self.patience}
 
     def refund(self, order: str, cents: int) -> str:
         """Pay money back."""
