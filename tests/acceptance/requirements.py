@@ -583,6 +583,7 @@ REQUIREMENTS = [
        " what was approved."),
     _R("D.1118", "A remote worker tells of servers and tools that an app can have, of its own alone, not without end, and of no other version than others"
        " publish."),
+    _R("D.1119", "Remote workers run code agents: functions of their app, whose operations the plane journals and judges.", missing=True),
     # MCP tools
     _R("D.260", "Tools of MCP servers from the registry are tools like any other: validated strictly, approved, run once, in the"
        " ledger and the audit trail."),
