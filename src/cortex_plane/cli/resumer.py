@@ -246,7 +246,7 @@ class Resumer:
         self._start()
 
     async def _run_command(self, call: CallDecision) -> bool:
-        told = {
+        variables = {
             "CORTEX_RESUME_OUTSIDE_ID": str(call.outside_id), "CORTEX_RESUME_SESSION_ID": str(call.session_id),
             "CORTEX_RESUME_CALL_ID": str(call.id), "CORTEX_RESUME_AGENT": call.agent, "CORTEX_RESUME_DECISION": call.decision,
             "CORTEX_RESUME_ON_BEHALF_OF": str(call.on_behalf_of or ""),
@@ -254,7 +254,7 @@ class Resumer:
         try:
             words = self._config.command_for(call)
             child = await asyncio.create_subprocess_exec(
-                *words, cwd=self._config.folder, env={**os.environ, **told}, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                *words, cwd=self._config.folder, env={**os.environ, **variables}, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
             )  # fmt: skip
         except (OSError, ValueError, CortexError) as error:
             log.error("%s of %s cannot be resumed: %s", call.outside_id, call.agent, error)
